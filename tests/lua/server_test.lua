@@ -135,7 +135,9 @@ created.previous_response_id, created.input = answer.id, { { role = "user", cont
 equal(post("/v1/responses", created).output[1].content[1].text, second.text, "goes on")
 created.stream, created.store = true, false
 said = {}
-for i, event in ipairs(events(post("/v1/responses", created))) do
+local told = events(post("/v1/responses", created))
+equal(table.remove(told), "[DONE]", "the end of a response's stream")
+for i, event in ipairs(told) do
   equal(event.sequence_number, i - 1, "sequence_number")
   if event.type == "response.output_text.delta" then said[#said + 1] = event.delta end
   last = event
@@ -145,6 +147,36 @@ equal(last.response.output[1].content[1].text, second.text, "the whole at the en
 equal(get("/v1/responses/" .. last.response.id), 404, "not stored")
 created.previous_response_id = "resp-other"
 equal(post("/v1/responses", created, 400).error.param, "previous_response_id", "not known")
+answer = post("/v1/responses", { input = "Where is the hat?", max_output_tokens = 1, text = { format = q.json.null } })
+equal(answer.status .. "/" .. answer.output[1].status, "incomplete/incomplete", "an answer that is cut off")
+
+-- A step that fails ends a stream with an error, and with the response as failed.
+local step = server.models[1].engine.step
+server.models[1].engine.step = function() error("broken", 0) end
+told = events(post("/v1/responses", { input = "Where is the hat?", stream = true }))
+server.models[1].engine.step = step
+equal(table.remove(told), "[DONE]", "the end of a failure")
+equal(told[#told - 1].type .. "/" .. told[#told - 1].error.type, "error/server_error", "a failure is told")
+equal(told[#told].type .. "/" .. told[#told].response.status, "response.failed/failed", "a response that failed")
+equal(told[#told].response.error.code, "server_error", "why it failed")
+
+-- ---------------------------------------------------------------- ids of tokens
+
+local function joined(path, asking)
+  local whole, all = post(path, asking).choices[1].token_ids, {}
+  asking.stream = true
+  for _, event in ipairs(events(post(path, asking))) do
+    for _, id in ipairs(event ~= "[DONE]" and event.choices[1].token_ids or {}) do all[#all + 1] = id end
+  end
+  equal(table.concat(all, " "), table.concat(whole, " "), "streamed ids")
+  return table.concat(whole, " ")
+end
+equal(joined("/v1/chat/completions", { messages = asked, temperature = 2, top_p = 0.99, seed = 7, max_tokens = 24,
+  return_token_ids = true }), table.concat(own.output, " "), "ids of a chat")
+local begun = engine:submit { prompt = "The hat is", temperature = 0, max_tokens = 8 }
+engine:finish()
+equal(joined("/v1/completions", { prompt = "The hat is", temperature = 0, max_tokens = 8, return_token_ids = true }),
+  table.concat(begun.output, " "), "ids of a completion")
 
 -- ---------------------------------------------------------------- completions
 
@@ -159,6 +191,15 @@ equal(#logprobs.tokens, prompted.prompt_tokens + #prompted.output, "tokens of ec
 equal(logprobs.token_logprobs[1], q.json.null, "nothing before the first")
 equal(logprobs.token_logprobs[2], tonumber(("%.17g"):format(prompted.prompt_logprobs_list[2].logprob)), "of the prompt")
 equal(logprobs.text_offset[2], #logprobs.tokens[1], "offset")
+-- A harness leaves out the last token, which it asks for beyond the prompt: there is one, even if it ends the answer.
+local ends = engine:submit { prompt = "The dog, ?", temperature = 0, max_tokens = 1 }
+engine:finish()
+answer = post("/v1/completions", { prompt = "The dog, ?", temperature = 0, max_tokens = 1, logprobs = 1, echo = true })
+logprobs = answer.choices[1].logprobs
+equal(#ends.output, 0, "the model ends there")
+equal(#logprobs.tokens, ends.prompt_tokens + 1, "the prompt's tokens and the one that ends it")
+equal(logprobs.tokens[#logprobs.tokens], model.tokenizer:bytes(ends.stop_id), "the token that ends it")
+equal(answer.choices[1].text, "The dog, ?", "its text is not the answer's")
 answer = post("/v1/completions", { prompt = { "The hat is", "The dog" }, temperature = 0, max_tokens = 8 })
 equal(answer.choices[1].text, prompted.text, "the first of two")
 answer = post("/v1/completions", { prompt = request.ids(model, { prompt = "The hat is" }), temperature = 0,
@@ -359,7 +400,7 @@ for call_id in pairs(order) do run(call_id) end
 -- Prompts are in no log line; figures count what was answered.
 for _, line in ipairs(lines) do assert(not q.json.encode(line):find "Where") end
 _, text = get "/metrics"
-assert(text:find 'qeng_requests_total{method="POST",path="/v1/chat/completions",status="200"} 8\n', text)
+assert(text:find 'qeng_requests_total{method="POST",path="/v1/chat/completions",status="200"} 10\n', text)
 assert(text:find 'qeng_tokens_total{kind="output"} %d+' and text:find 'qeng_time_to_first_token_seconds_count %d+')
 
 assert(text:find(('qeng_memory_bytes{name="weights"} %d\n'):format(q.memory().weights.bytes)), text)
@@ -408,9 +449,16 @@ for _, route in ipairs(server.routes) do
   assert(route.about.says or route.path:find "hello" or route.path:find "broken")
   if route.about.fields then
     local schema = entry.requestBody.content["application/json"].schema
-    for _, field in ipairs(route.about.fields) do assert(schema.properties[field[1]], field[1]) end
+    for _, field in ipairs(route.about.fields) do
+      local kinds = table.concat(schema.properties[field[1]].type, " ")
+      equal(kinds:find "null" ~= nil, not field.required, field[1] .. " may be null")
+    end
   end
 end
+equal(#document.paths["/health"].get.security, 0, "/health asks for no key")
+local unmade = listener:put("TRACE", "/v1/models")
+run(unmade)
+equal(listener.answers[unmade].status .. listener.answers[unmade].headers.allow, "405GET", "what a path has")
 
 -- The end: what runs is answered, what comes is not.
 id = listener:put("POST", "/v1/chat/completions", q.json.encode(with { max_tokens = 8, temperature = 0 }))

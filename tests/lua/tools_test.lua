@@ -267,6 +267,12 @@ local item = post("/v1/responses", { input = "Where?", max_output_tokens = 200, 
   tools = { { type = "function", name = "get_weather", parameters = weather["function"].parameters } } })
 equal(item.output[1].type, "function_call", "an item")
 checked(item.output[1].arguments)
+equal(item.tools[1].description, q.json.null, "what was not said of a tool")
+local unheard = { input = "Where?", max_output_tokens = 4, tools = { { type = "function", name = "get_weather",
+  parameters = { type = "object", properties = { place = { type = "nothing" } } } } } }
+post("/v1/responses", unheard)
+unheard.tools[1].strict = true
+equal(post("/v1/responses", unheard, 400).error.param, "tools[0].function.parameters", "strict is heeded")
 
 -- Results go back. A template without tools is told in a system message, and results come from the user.
 local said = { asked[1], { role = "assistant", content = q.json.null, tool_calls = { { id = "call_1", type = "function",
@@ -298,6 +304,7 @@ end
 refused({ tools = { clock, clock } }, "tools[1].function.name")
 refused({ tools = { { type = "web_search" } } }, "tools[0]")
 refused({ tool_choice = { type = "function", ["function"] = { name = "other" } } }, "tool_choice")
+refused({ tool_choice = { type = "function", ["function"] = true } }, "tool_choice")
 refused({ tools = q.json.array {}, tool_choice = "required" }, "tool_choice")
 refused({ response_format = { type = "json_object" } }, "response_format")
 print "ok"

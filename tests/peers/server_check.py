@@ -7,17 +7,8 @@ import urllib.request
 import anthropic
 import openai
 import pydantic
-import qeng
-from peers import WORK, check, expect, read_json, row
-from serving import KEY, serving
-
-
-def own(requests):
-    """What the engine says to these requests by itself."""
-    asked, answers = WORK / "server_requests.json", WORK / "server_answers.json"
-    asked.write_text(json.dumps(requests))
-    qeng.run("tests/peers/server.lua", asked, answers)
-    return read_json(answers)
+from peers import check, expect, row
+from serving import KEY, own, serving
 
 
 def say(text):
@@ -161,6 +152,10 @@ def embeddings(client):
     off = max(abs(a - b) for a, b in zip(coded.data[1].embedding, plain.data[0].embedding))
     expect(off < 1e-7 and abs(sum(x * x for x in plain.data[0].embedding) - 1) < 1e-6, f"base64 and numbers are {off} apart")
 
+    short = client.embeddings.create(model="tiny", input="The dog", encoding_format="float", dimensions=16).data[0].embedding
+    length = sum(x * x for x in plain.data[0].embedding[:16]) ** 0.5
+    off = max(abs(a - b / length) for a, b in zip(short, plain.data[0].embedding[:16], strict=True))
+    expect(off < 1e-6, f"the first 16 numbers, of length 1, are {off} apart")
 
 def theirs(client):
     expected = own([{"messages": [{"role": "system", "content": "Be brief."}] + QUESTION, "temperature": 0, "max_tokens": 20}])[0]

@@ -1,11 +1,14 @@
-"""recipes/serve.lua as a process of a check."""
+"""recipes/serve.lua as a process of a check, and what the engine says without it."""
 import contextlib
+import json
 import re
 import signal
 import subprocess
+import urllib.error
+import urllib.request
 
 import qeng
-from peers import WORK, expect
+from peers import WORK, expect, read_json
 
 KEY = "a-key-for-this-test"
 
@@ -22,3 +25,30 @@ def serving(*options):
                 server.send_signal(signal.SIGTERM)
                 status = server.wait(60)
     expect(status == 0, f"the server ended with status {status}")
+
+
+def own(requests):
+    """What the engine says to these requests by itself."""
+    asked, answers = WORK / "server_requests.json", WORK / "server_answers.json"
+    asked.write_text(json.dumps(requests))
+    qeng.run("tests/peers/server.lua", asked, answers)
+    return read_json(answers)
+
+
+def ask(address, path, body=None):
+    """The status, headers and text of an answer. body: what is posted as JSON."""
+    request = urllib.request.Request(address + path, None if body is None else json.dumps(body).encode(), {"authorization": "Bearer " + KEY})
+    if body is not None:
+        request.add_header("content-type", "application/json")
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.headers, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.headers, error.read().decode()
+
+
+def figures(address):
+    """The server's /metrics: {name and labels: value}."""
+    _, _, text = ask(address, "/metrics")
+    return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if not line.startswith("#")}

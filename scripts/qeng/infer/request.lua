@@ -18,9 +18,9 @@
 --   on_token(request, id)     is called for each token of the output
 -- Fields: tokens (prompt and output), output (ids), text, reasoning_text, finish ("stop", "length", "cancelled" or
 -- "error"), error, stop_id (the token that ended it, which is not in the output), stop_string, logprobs ({id, logprob,
--- top = {{id, logprob}...}}... of the output), prompt_logprobs_list (the first is false), reused (tokens of the prompt
--- that were there already), drafted and accepted (guesses made, and those that came true), preempted, reasoning_tokens
--- (of the output, with <think> and </think>).
+-- top = {{id, logprob}...}}... of the output), stop_logprob (the same of stop_id), prompt_logprobs_list (the first is
+-- false), reused (tokens of the prompt that were there already), drafted and accepted (guesses made, and those that
+-- came true), preempted, reasoning_tokens (of the output, with <think> and </think>).
 
 local adapters = require "qeng.model.lora"
 local chat = require "qeng.chat"
@@ -340,6 +340,7 @@ local function draw(self, logits)
     or self.sampler:next(logits, grammar and { mask = grammar:mask() } or nil)
   if self.stop_ids[id] then
     self.reason, self.settled, self.stop_id = "stop", true, id
+    self.stop_logprob = self.logprobs and measured(logits, id, self.top)
     return
   end
   if grammar then grammar:accept(id) end

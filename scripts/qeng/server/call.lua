@@ -78,14 +78,15 @@ end
 
 function Call:close() self.server.http:finish(self.id) end
 
--- Answers with an error: as the answer, or in a stream that has begun as its last event.
+-- Answers with an error: as the answer, or in a stream that has begun as its last event, which a route may send in its
+-- own way: broken(body).
 function Call:fail(err)
   local status, body, detail = problem.of(err)
   self.problem = detail and "failure" or err.param or err.word or "value"  -- what was sent is in no log
   local form = self.route and self.route.about.errors
   if form then body = form(status, body) end
   if self.streams then
-    self:send(body, body.type)
+    if self.broken then self.broken(body) else self:send(body, body.type) end
     self:close()
   elseif not self.status then
     self:reply(status, body, type(err) == "table" and err.headers or nil)

@@ -93,8 +93,8 @@ function conversation.follow(call, able, on)
 end
 
 -- The same of a single request, as blocks one after the other: on.begin(kind, made) with kind "text", "reasoning" or
--- "call", then made of {id =, name =}, on.more(kind, text), on.stop(kind), and on.over(request, calls) after the last.
--- There is at least one.
+-- "call", then made of {id =, name =}, on.more(kind, text), on.stop(kind, request), where only the last one's has the
+-- request, and on.over(request, calls) after it. There is at least one.
 function conversation.blocks(call, able, on)
   local open
   local function say(kind, text, made)
@@ -111,7 +111,7 @@ function conversation.blocks(call, able, on)
     call = function(_, _, event) if not event.over then say("call", event.arguments, event.id and event) end end,
     over = function(_, r, calls)
       if not open then say "text" end
-      on.stop(open)
+      on.stop(open, r)
       on.over(r, calls)
     end,
   })

@@ -37,7 +37,7 @@ end
 -- Adds a route, in place of one of the same method and path. handler(call, given): server/call.lua. about: says, what
 -- it does in a line; fields, what its body may have (server/fields.lua), which is read into `given`;
 -- query, the same of what stands behind ?, for /openapi.json;
--- errors(status, body), another form of an error's body than OpenAI's.
+-- errors(status, body), another form of an error's body than OpenAI's; open, if it asks for no key.
 function Server:route(method, path, handler, about)
   local text, names = pattern(path)
   local route = {
@@ -66,7 +66,8 @@ local function find(self, event)
     end
   end
   if others[1] then
-    problem.raise(405, ("%s has no %s, only %s"):format(event.path, event.method, table.concat(others, ", ")))
+    problem.raise(405, ("%s has no %s, only %s"):format(event.path, event.method, table.concat(others, ", ")),
+      nil, nil, { allow = table.concat(others, ", ") })
   end
   problem.raise(404, ("There is no %s %s; GET / lists what there is."):format(event.method, event.path))
 end

@@ -7,17 +7,20 @@ local openapi = {}
 -- The JSON schema of a list of fields (server/fields.lua). names: what "model" may be.
 local schema_of
 
-local function one(entry, names)
-  local kinds = {}
+local function one(entry, names, nullable)
+  local kinds, values = q.json.array {}, entry.only ~= nil and { entry.only } or entry.choices
   for kind in entry[2]:gmatch "[^|]+" do kinds[#kinds + 1] = kind end
-  local schema = { type = #kinds == 1 and kinds[1] or q.json.array(kinds), minimum = entry.min, maximum = entry.max,
-    maxItems = entry.most, enum = entry.choices and q.json.array { unpack(entry.choices) } }
-  if entry[2] == "any" then schema.type = nil end
-  if entry[1] == "model" then schema.enum = names end
-  if entry.only ~= nil then schema.const = entry.only end
+  if entry[1] == "model" then values = names end
+  values = values and q.json.array { unpack(values) }
+  if nullable then
+    kinds[#kinds + 1] = "null"
+    if values then values[#values + 1] = q.json.null end
+  end
+  local schema = { type = entry[2] ~= "any" and kinds or nil, minimum = entry.min, maximum = entry.max,
+    maxItems = entry.most, enum = values }
   if entry.each then schema.items = { enum = q.json.array { unpack(entry.each) } } end
   if entry.fields then
-    for name, value in pairs(schema_of(entry.fields, names)) do schema[name] = value end
+    for name, value in pairs(schema_of(entry.fields, names)) do schema[name] = schema[name] or value end
   end
   if type(entry.default) ~= "table" then schema.default = entry.default end
   if entry.unused then schema.description = "accepted; changes nothing of the answer" end
@@ -27,7 +30,7 @@ end
 function schema_of(list, names)
   local properties, required = {}, q.json.array {}
   for _, entry in ipairs(list) do
-    properties[entry[1]] = one(entry, names)
+    properties[entry[1]] = one(entry, names, not entry.required)  -- null counts as absent
     if entry.required then required[#required + 1] = entry[1] end
   end
   return { type = "object", properties = properties, required = #required > 0 and required or nil,
@@ -48,9 +51,21 @@ local function operation(route, names)
     summary = about.says, parameters = #parameters > 0 and parameters or nil,
     requestBody = schema and { required = true, content = { ["application/json"] = { schema = schema } } },
     responses = {
-      ["2XX"] = { description = "the answer" }, ["4XX"] = { description = "what was wrong with the request" },
+      ["2XX"] = { description = "the answer" },
+      ["4XX"] = { description = "what was wrong with the request", content = not about.errors and {
+        ["application/json"] = { schema = { ["$ref"] = "#/components/schemas/Error" } } } or nil },
     },
+    security = about.open and q.json.array {} or nil,
   }
+end
+
+-- What server/problem.lua says.
+local function problems()
+  local text = { type = q.json.array { "string", "null" } }
+  local names = q.json.array { "message", "type", "param", "code" }
+  return { type = "object", required = q.json.array { "error" }, properties = { error = { type = "object",
+    required = names, additionalProperties = false,
+    properties = { message = { type = "string" }, type = { type = "string" }, param = text, code = text } } } }
 end
 
 -- The document of a server's routes.
@@ -69,7 +84,7 @@ function openapi.of(server)
   end
   return {
     openapi = "3.1.0", info = { title = "qeng", version = "1" }, paths = paths,
-    components = { securitySchemes = { key = { type = "http", scheme = "bearer" } } },
+    components = { securitySchemes = { key = { type = "http", scheme = "bearer" } }, schemas = { Error = problems() } },
     security = q.json.array { { key = q.json.array {} } },
   }
 end

@@ -7,9 +7,10 @@ local problem = {}
 local meta = { __tostring = function(self) return self.message end }
 
 -- Raises an error that the caller of a route is told. param: the field at fault, as "messages[2].role"; code: a word
--- for programs, as "model_not_found".
-function problem.raise(status, message, param, code)
-  error(setmetatable({ code = "http", status = status, message = message, param = param, word = code }, meta), 0)
+-- for programs, as "model_not_found"; headers: of the answer.
+function problem.raise(status, message, param, code, headers)
+  error(setmetatable({ code = "http", status = status, message = message, param = param, word = code,
+    headers = headers }, meta), 0)
 end
 
 local function kind(status)

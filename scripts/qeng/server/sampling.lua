@@ -118,10 +118,7 @@ function sampling.read(server, given, format, exact)
   if server.draining then problem.raise(503, "the server is shutting down") end
   local found, adapter = server:find(given.model)
   if #found.engine.waiting >= server.queue then
-    error({
-      code = "http", status = 429, message = "the queue is full: try again later", word = "rate_limit_exceeded",
-      headers = { ["retry-after"] = "1" },
-    }, 0)
+    problem.raise(429, "the queue is full: try again later", nil, "rate_limit_exceeded", { ["retry-after"] = "1" })
   end
   if given.id_slot and given.id_slot >= found.engine.max_batch then
     problem.raise(400, ("Invalid value for 'id_slot': there are slots 0 to %d."):format(found.engine.max_batch - 1),
@@ -161,6 +158,14 @@ function sampling.usage(requests)
     prompt_tokens = prompt, completion_tokens = output, total_tokens = prompt + output,
     prompt_tokens_details = { cached_tokens = reused }, completion_tokens_details = { reasoning_tokens = thought },
   }
+end
+
+-- Ids of a request's output from the first on, or nil where they are not asked for.
+function sampling.ids(r, given, first)
+  if not given.return_token_ids then return nil end
+  local ids = {}
+  for k = first, #r.output do ids[#ids + 1] = r.output[k] end
+  return q.json.array(ids)
 end
 
 -- Ends a stream as OpenAI's do: with the usage where that was asked for. head: what its chunks have in common.

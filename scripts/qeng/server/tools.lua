@@ -51,7 +51,8 @@ end
 local function chosen(choice, known)
   if choice == nil then return "auto" end
   if choice == "auto" or choice == "none" or choice == "required" then return choice end
-  local name = type(choice) == "table" and (choice["function"] or choice).name
+  local named = type(choice) == "table" and (choice["function"] or choice)
+  local name = type(named) == "table" and named.name
   if not known[name or 1] then bad("tool_choice", "expected auto, none, required or one of the functions") end
   return { name = name }
 end

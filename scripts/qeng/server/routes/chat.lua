@@ -11,6 +11,7 @@ local list = sampling.with {
   { "max_completion_tokens", "integer", min = 1 },
   { "logprobs", "boolean", default = false },
   { "top_logprobs", "integer", min = 0, max = 20 },
+  { "return_token_ids", "boolean", default = false },  -- vLLM's: the ids of an answer beside its text
   { "response_format", "object" },
   { "tools", "array" },
   { "tool_choice", "string|object" },
@@ -28,7 +29,7 @@ local list = sampling.with {
   { "safety_identifier", "string", unused = true },
 }
 
-local function whole(call, able, requests, head)
+local function whole(call, able, requests, head, given)
   local texts, thoughts, calls, choices = {}, {}, {}, {}
   for i in ipairs(requests) do texts[i], thoughts[i], calls[i] = {}, {}, {} end
   conversation.follow(call, able, {
@@ -51,7 +52,7 @@ local function whole(call, able, requests, head)
           reasoning_content = thoughts[i][1] and table.concat(thoughts[i]),
           tool_calls = count > 0 and q.json.array(calls[i]) or nil,
         },
-        logprobs = r.logprobs and logprobs.chat(r, 1) or q.json.null,
+        logprobs = r.logprobs and logprobs.chat(r, 1) or q.json.null, token_ids = sampling.ids(r, given, 1),
       }
     end,
   })
@@ -59,17 +60,17 @@ local function whole(call, able, requests, head)
   call:reply(200, head)
 end
 
-local function streamed(call, able, requests, head, usage)
-  local told = {}
+local function streamed(call, able, requests, head, given)
+  local told, usage = {}, given.stream_options and given.stream_options.include_usage
   head.object = "chat.completion.chunk"
   if usage then head.usage = q.json.null end
   local function chunk(i, r, delta, reason)
-    local measured = q.json.null
-    if r and r.logprobs then
-      measured, told[i] = logprobs.chat(r, (told[i] or 0) + 1), #r.logprobs
-    end
+    local first = (told[i] or 0) + 1
+    told[i] = r and #r.output
     head.choices = q.json.array { {
-      index = i - 1, delta = delta, finish_reason = reason or q.json.null, logprobs = measured,
+      index = i - 1, delta = delta, finish_reason = reason or q.json.null,
+      logprobs = r and r.logprobs and logprobs.chat(r, first) or q.json.null,
+      token_ids = r and sampling.ids(r, given, first),
     } }
     call:send(head)
   end
@@ -96,7 +97,7 @@ return function(server)
       id = server:name "chatcmpl", created = os.time(), model = given.model or served.name,
       system_fingerprint = served.fingerprint, service_tier = "default",
     }
-    if not given.stream then return whole(call, able, requests, head) end
-    streamed(call, able, requests, head, given.stream_options and given.stream_options.include_usage)
+    if not given.stream then return whole(call, able, requests, head, given) end
+    streamed(call, able, requests, head, given)
   end, { says = "answers in a conversation, as OpenAI's", fields = list })
 end

@@ -1,5 +1,6 @@
 -- POST /v1/completions, as OpenAI specifies it: with the prompt's own log probabilities (echo), which harnesses that
--- score answers need. A prompt is a text, token ids, or a list of either.
+-- score answers need. These count on a token after the prompt: one that ends the answer is among the log probabilities,
+-- though its text is not the answer's. A prompt is a text, token ids, or a list of either.
 
 local fields = require "qeng.server.fields"
 local infill = require "qeng.server.infill"
@@ -14,6 +15,7 @@ local list = sampling.with {
   { "max_tokens", "integer", min = 0, default = 16 },
   { "logprobs", "integer", min = 0, max = 20 },
   { "echo", "boolean", default = false },
+  { "return_token_ids", "boolean", default = false },  -- vLLM's: the ids of an answer beside its text
   { "best_of", "integer", min = 1 },
   { "suffix", "string" },
   { "response_format", "object" },
@@ -83,35 +85,39 @@ local function whole(call, requests, texts, given, head)
         for k, each in ipairs(r.prompt_logprobs_list) do all[k] = each or { id = r.tokens[1] } end
       end
       for _, each in ipairs(r.logprobs) do all[#all + 1] = each end
+      all[#all + 1] = r.stop_logprob or nil
       measured = logprobs.completion(tokenizer, all, 0)
     end
     choices[i] = {
       index = i - 1, text = table.concat(answers[i]), finish_reason = sampling.finish(r),
-      logprobs = measured or q.json.null,
+      logprobs = measured or q.json.null, token_ids = sampling.ids(r, given, 1),
     }
   end)
   head.choices, head.usage = q.json.array(choices), sampling.usage(requests)
   call:reply(200, head)
 end
 
-local function streamed(call, requests, head, usage)
+local function streamed(call, requests, head, given)
   local told, offsets = {}, {}
   call:stream()
   local function chunk(i, r, text, reason)
     local measured
+    local first = (told[i] or 0) + 1
+    told[i] = #r.output
     if r.logprobs then
       local new = {}
-      for k = (told[i] or 0) + 1, #r.logprobs do new[#new + 1] = r.logprobs[k] end
+      for k = first, #r.logprobs do new[#new + 1] = r.logprobs[k] end
+      new[#new + 1] = reason and r.stop_logprob or nil
       measured, offsets[i] = logprobs.completion(r.model.tokenizer, new, offsets[i] or 0)
-      told[i] = #r.logprobs
     end
     head.choices = q.json.array { {
       index = i - 1, text = text, finish_reason = reason or q.json.null, logprobs = measured or q.json.null,
+      token_ids = sampling.ids(r, given, first),
     } }
     call:send(head)
   end
   call:follow(function(i, r, text) chunk(i, r, text) end, function(i, r) chunk(i, r, "", sampling.finish(r)) end)
-  sampling.end_stream(call, head, requests, usage)
+  sampling.end_stream(call, head, requests, given.stream_options and given.stream_options.include_usage)
 end
 
 return function(server)
@@ -123,6 +129,6 @@ return function(server)
       system_fingerprint = served.fingerprint,
     }
     if not given.stream then return whole(call, requests, texts, given, head) end
-    streamed(call, requests, head, given.stream_options and given.stream_options.include_usage)
+    streamed(call, requests, head, given)
   end, { says = "continues texts, as OpenAI's", fields = list })
 end

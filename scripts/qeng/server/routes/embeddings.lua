@@ -21,7 +21,7 @@ local function embed(model, how, ids, size)
   return q.no_grad(q.scope, function()
     local states = model:hidden(ids):to("f32")
     local pooled = how == "mean" and states:mean(1) or states[how == "last" and -1 or 0]
-    if size then pooled = pooled:narrow(1, 0, size) end
+    if size then pooled = pooled:slice(-1, 0, size) end
     return (pooled / (pooled:norm() + 1e-12)):compute():table()
   end)
 end

@@ -87,7 +87,9 @@ return function(server)
   server:route("POST", "/lora-adapters/load", function(call, given)
     local found = server:find(given.model)
     if not server:has(given.name) then
-      found:add_adapter(given.name, server:inside(given.path, "path"))
+      local path = server:inside(given.path, "path")
+      local _, why = q.try(found.add_adapter, found, given.name, path)
+      if why then problem.raise(400, ("'%s' is no adapter: %s"):format(given.path, why.message), "path") end
       return call:reply(200, { success = true })
     end
     problem.raise(400, ("There is a model or an adapter '%s' already."):format(given.name), "name")

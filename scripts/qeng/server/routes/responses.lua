@@ -80,7 +80,8 @@ end
 
 -- Their text.format as a response_format.
 local function format_of(format)
-  if not format or format.type ~= "json_schema" then return format end
+  if not format or format == null then return nil end
+  if format.type ~= "json_schema" then return format end
   return { type = "json_schema", json_schema = { schema = format.schema } }
 end
 
@@ -92,8 +93,8 @@ local function tools_of(exact)
       bad(("tools[%d].type"):format(i - 1), "expected function")
     end
     made[i] = { type = "function", ["function"] = setmetatable({
-      name = tool.name, description = tool.description, parameters = tool.parameters,
-    }, { __keys = { "name", "description", "parameters" } }) }
+      name = tool.name, description = tool.description, parameters = tool.parameters, strict = tool.strict,
+    }, { __keys = { "name", "description", "parameters", "strict" } }) }
   end
   local choice = exact.tool_choice
   return made, choice ~= null and choice or nil
@@ -118,7 +119,20 @@ local function usage(r)
   }
 end
 
+-- Makes an object of theirs what answers repeat of it: with every field that they have, null where nothing was given.
+local function repeated(given, names)
+  for _, name in ipairs(names) do
+    if given[name] == nil then given[name] = null end
+  end
+end
+
 local function head_of(call, served, given)
+  local format = given.text and given.text.format or { type = "text" }
+  if format.type == "json_schema" then
+    format.strict = format.strict == true
+    repeated(format, { "name", "description" })
+  end
+  for _, tool in ipairs(given.tools or {}) do repeated(tool, { "description", "parameters", "strict" }) end
   return {
     id = call.server:name "resp", object = "response", created_at = os.time(), status = "in_progress", error = null,
     incomplete_details = null, instructions = given.instructions or null, metadata = given.metadata,
@@ -126,7 +140,7 @@ local function head_of(call, served, given)
     parallel_tool_calls = given.parallel_tool_calls ~= false, background = false, completed_at = null,
     previous_response_id = given.previous_response_id or null, max_tool_calls = null, service_tier = "default",
     reasoning = { effort = given.reasoning and given.reasoning.effort or null, summary = null }, store = given.store,
-    temperature = given.temperature, text = { format = given.text and given.text.format or { type = "text" } },
+    temperature = given.temperature, text = { format = format },
     tool_choice = given.tool_choice or "auto", tools = given.tools or q.json.array {}, top_p = given.top_p,
     truncation = "disabled", usage = null, user = null, frequency_penalty = 0, presence_penalty = 0, top_logprobs = 0,
     prompt_cache_key = null, safety_identifier = null,
@@ -174,9 +188,9 @@ local function follow(call, able, head, tell)
       text[#text + 1] = piece
       tell(names[kind] .. ".delta", place(kind, { delta = piece }))
     end,
-    stop = function(kind)
+    stop = function(kind, r)
       local said = table.concat(text)
-      item.status = "completed"
+      item.status = r and r.finish == "length" and "incomplete" or "completed"
       if kind == "call" then
         item.arguments = said
         tell(names.call .. ".done", place(kind, { arguments = said, name = item.name }))
@@ -241,11 +255,18 @@ return function(server)
       call:stream()
       tell("response.created", { response = head })
       tell("response.in_progress", { response = head })
+      function call.broken(body)
+        tell("error", body)
+        head.status, head.error = "failed", { code = body.error.type, message = body.error.message }
+        tell("response.failed", { response = head })
+        call:send "[DONE]"
+      end
     end
     follow(call, able, head, given.stream and tell or function() end)
     if given.store then remember(kept, head, said) end
     if not given.stream then return call:reply(200, head) end
     tell("response." .. head.status, { response = head })
+    call:send "[DONE]"
     call:close()
   end, { says = "answers, and keeps the conversation, as OpenAI's", fields = list })
 

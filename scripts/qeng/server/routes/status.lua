@@ -4,7 +4,7 @@ local openapi = require "qeng.server.openapi"
 
 return function(server)
   server:route("GET", "/health", function(call) call:reply(200, { status = "ok" }) end,
-    { says = "whether the process lives" })
+    { says = "whether the process lives", open = true })
 
   server:route("GET", "/ready", function(call)
     if server.draining then
