@@ -12,7 +12,7 @@ import time
 HERE = pathlib.Path(__file__).parent
 LIMIT = 900  # seconds of a file: the longest takes 300 on two cores
 ORDER = ["tokens", "tiktoken", "templates", "models", "folders", "adapter_llama", "adapter_peft", "training", "preference", "distill", "grpo", "own_model",
-         "memory", "edit", "server", "responses", "evaluation", "clients", "openapi", "misshapen", "dashboard", "types"]
+         "memory", "edit", "server", "responses", "evaluation", "clients", "openapi", "misshapen", "faults", "dashboard", "types"]
 
 lines = []
 
