@@ -19,7 +19,7 @@ local Server = {}
 Server.__index = Server
 
 local parts = { "status", "pages", "models", "chat", "messages", "responses", "completions", "embeddings",
-  "tokens", "llama", "jobs" }
+  "tokens", "llama", "jobs", "plan", "datasets", "kernels", "kv" }
 
 -- ---------------------------------------------------------------- routes
 
