@@ -2,17 +2,31 @@
 
 import { get, metrics, sum } from "./api.js";
 import { chart } from "./chart.js";
-import { brief, bytes, make } from "./dom.js";
+import { brief, bytes, make, put, table } from "./dom.js";
 
 export const title = "Overview";
 
 const every = 2000, minute = 60;
+
+// Memory by name, and what is said of devices, as far as the server has such figures.
+function machine(found) {
+  const memory = (found.qeng_memory_bytes ?? []).toSorted((a, b) => b.value - a.value)
+    .map(({ labels, value }) => [labels.name ?? "", labels.place ?? "", bytes(value)]);
+  const devices = Object.entries(found).filter(([name]) => name.startsWith("qeng_device_"))
+    .flatMap(([name, list]) => list.map(({ labels, value }) => [Object.values(labels).join(", "),
+      name.replace(/^qeng_device_|_bytes$/g, "").replaceAll("_", " "),
+      name.endsWith("_bytes") ? bytes(value) : brief(value)]));
+  return [memory.length && table("Memory", ["Name", "Place", ["Bytes"]], memory),
+    devices.length && table("Devices", ["Device", "Figure", ["Value"]], devices)];
+}
 
 export function open(root, life) {
   const tiles = make("dl", { class: "tiles" });
   const rate = chart("Tokens", "a second, over the last minute", { x: [-minute, 0], zero: true });
   const load = chart("Requests", "over the last minute", { x: [-minute, 0], zero: true });
   root.append(tiles, make("div", { class: "charts" }, rate.figure, load.figure));
+  const places = [make("div"), make("div")];
+  root.append(make("div", { class: "pair" }, ...places));
 
   const past = [];  // { at, output, prompt: tokens a second, running, waiting }
   let before;
@@ -33,6 +47,7 @@ export function open(root, life) {
       past.filter((p) => p[key] !== undefined).map((p) => [p.at - now, p[key]]) });
     rate.draw([line("answers", "output"), line("prompts", "prompt")]);
     load.draw([line("running", "running"), line("waiting", "waiting")]);
+    machine(found).forEach((made, i) => { if (made) put(places[i], made); });
     const pages = sum(found, "qeng_kv_pages"), used = sum(found, "qeng_kv_pages_used");
     tiles.replaceChildren(...Object.entries({
       "models": models.data.length,
