@@ -21,26 +21,25 @@ export async function open(root, life) {
   const names = (await get("/v1/models", life.signal)).data.filter((each) => !each.parent && each.loaded !== false);
   const model = select(names.map((each) => each.id));
   const prompt = make("input", { type: "number", min: 1, step: 1, value: 128 });
-  const go = make("button", { class: "main" }, "Measure"), shown = make("div", { role: "status" });
+  const go = make("button", { class: "main" }, "Measure"), said = make("p", { role: "status" }), shown = make("div");
   root.append(make("form", { class: "form", onsubmit: (event) => { event.preventDefault(); measure(); } },
     field("Model", model), field("Tokens of the prompt", prompt), go),
-  make("p", { class: "soft" }, "It holds up other answers for as long as a few steps take."), shown);
+  make("p", { class: "soft" }, "It holds up other answers for as long as a few steps take."), said, shown);
 
   async function measure() {
     go.disabled = true;
-    shown.textContent = "measures …";
+    said.textContent = "measures …";
     try {
       const found = await post("/api/kernels", { model: model.value, prompt: Number(prompt.value) }, life.signal);
       const { limits } = found;
-      shown.replaceChildren(
-        make("p", {}, limits ? `Limits of the device: ${brief(limits.bandwidth / 1e9)} GB/s, ${
-          brief(limits.flops_f32 / 1e9)} GFLOP/s in f32, ${brief(limits.flops_bf16 / 1e9)} in bf16.`
-          : "There is no memory left to measure the device's limits."),
-        operations(`A prompt of ${found.prompt} tokens`, found.prefill),
+      said.textContent = limits ? `Limits of the device: ${brief(limits.bandwidth / 1e9)} GB/s, ${
+        brief(limits.flops_f32 / 1e9)} GFLOP/s in f32, ${brief(limits.flops_bf16 / 1e9)} in bf16.`
+        : "There is no memory left to measure the device's limits.";
+      shown.replaceChildren(operations(`A prompt of ${found.prompt} tokens`, found.prefill),
         operations("A decoding step after it", found.decode));
       life.tell(null);
     } catch (error) {
-      shown.textContent = "";
+      said.textContent = "";
       life.tell(error);
     } finally { go.disabled = false; }
   }

@@ -33,8 +33,9 @@ function section(name) {
   return { element, show(cache) {
     parts.about.replaceChildren(overview(cache));
     if (cache.kinds.length > 1) {
-      put(parts.kinds, table(`What layers of ${name} keep`, ["Kind", ["Layers"], ["Of a page"]], cache.kinds.map((kind) =>
-        [kind.snapshots ? "snapshots of a state" : "keys and values", String(kind.layers), bytes(kind.bytes)])));
+      put(parts.kinds, table(`What layers of ${name} keep`, ["Kind", ["Layers"], ["Of a page"]],
+        cache.kinds.map((kind) => [kind.snapshots ? "snapshots of a state" : "keys and values", String(kind.layers),
+          bytes(kind.bytes)])));
     }
     put(parts.requests, table(`Requests of ${name}`, [["Request"], "Adapter or model", ["Tokens"], ["Pages"],
       ["Tokens reused"]], cache.requests.map((each) => [String(each.number), each.model ?? "unloaded",

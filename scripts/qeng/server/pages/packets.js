@@ -62,7 +62,8 @@ export async function open(root, life) {
 
   async function choose(name) {
     const told = await get(address(name), life.signal);
-    const heading = make("h2", { tabindex: "-1" }, name), records = make("div"), found = make("div", { role: "status" });
+    const heading = make("h2", { tabindex: "-1" }, name), records = make("div");
+    const found = make("div", { role: "status" });
     const first = make("input", { type: "number", min: 0, step: 1, value: 0 });
     const last = Math.max(0, told.totals.records - at_once);
     async function show() {
@@ -93,7 +94,8 @@ export async function open(root, life) {
         : [make("p", { class: "soft" }, "Statistics of so large a dataset: recipes/analyze.lua.")],
       make("details", {}, make("summary", {}, "What it says of itself"), make("pre", { tabindex: "0" }, meta)),
       make("h2", {}, "Records"),
-      make("p", { class: "soft" }, "Trained is what is underlined, between » and «: ", make("mark", {}, "as here"), "."),
+      make("p", { class: "soft" }, "Trained is what is underlined, between » and «: ", make("mark", {}, "as here"),
+        "."),
       make("form", { class: "form", onsubmit: (event) => { event.preventDefault(); act(show); } },
         field("First record", first), make("button", {}, "Show"), button("Before", () => move(-at_once)),
         button("Next", () => move(at_once))),
