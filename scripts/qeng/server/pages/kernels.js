@@ -11,7 +11,8 @@ const time = (ms) => ms < 1 ? `${Number((1000 * ms).toPrecision(3))} µs` : `${N
 function operations(name, step) {
   const rows = step.ops.map((op) => [op.name, String(op.calls), time(op.ms), percent(op.step_share), brief(op.flops),
     brief(op.bytes), brief(op.gflop_s), brief(op.gb_s), make("span", { class: "share" },
-      make("meter", { min: 0, max: 1, value: op.limit_share, "aria-hidden": "true" }), percent(op.limit_share))]);
+      make("meter", { min: 0, max: 1, value: op.limit_share, "aria-hidden": "true" }),
+      make("span", {}, percent(op.limit_share)))]);
   return table(`${name}: ${time(step.ms)}; operations ${time(step.ops_ms)}, ${percent(step.limit_share)} of the limit`,
     ["Operation", ["Calls"], ["Time"], ["Of the step"], ["FLOP"], ["Bytes"], ["GFLOP/s"], ["GB/s"],
       ["Share of the limit"]], rows);
@@ -24,7 +25,8 @@ export async function open(root, life) {
   const go = make("button", { class: "main" }, "Measure"), said = make("p", { role: "status" }), shown = make("div");
   root.append(make("form", { class: "form", onsubmit: (event) => { event.preventDefault(); measure(); } },
     field("Model", model), field("Tokens of the prompt", prompt), go),
-  make("p", { class: "soft" }, "It holds up other answers for as long as a few steps take."), said, shown);
+  make("p", { class: "soft" }, "It holds up other answers for as long as a few steps take. What lies in the ",
+    "processor's caches may come faster than the memory's limit says."), said, shown);
 
   async function measure() {
     go.disabled = true;

@@ -37,7 +37,7 @@ function section(name) {
         cache.kinds.map((kind) => [kind.snapshots ? "snapshots of a state" : "keys and values", String(kind.layers),
           bytes(kind.bytes)])));
     }
-    put(parts.requests, table(`Requests of ${name}`, [["Request"], "Adapter or model", ["Tokens"], ["Pages"],
+    put(parts.requests, table(`Requests of ${name}`, [["Request"], "Under", ["Tokens"], ["Pages"],
       ["Tokens reused"]], cache.requests.map((each) => [String(each.number), each.model ?? "unloaded",
       brief(each.tokens), brief(each.pages), brief(each.reused)]), "nothing runs"));
     const more = cache.more_beginnings;

@@ -28,8 +28,8 @@ function statistics(found) {
   const rows = (found?.sources ?? []).map((each) => [each.source, each.records, each.tokens, each.trained,
     each.duplicates, each.damaged].map((value) => typeof value === "number" ? brief(value) : value));
   const lengths = (found?.percentiles ?? []).map(({ share, tokens }) => [percent(share), brief(tokens)]);
-  const most = Math.max(1, ...(found?.bins ?? []).map((bin) => bin.records));
-  const bins = (found?.bins ?? []).map((bin) => [`${brief(bin.from)} to ${brief(bin.to)}`, brief(bin.records),
+  const all = found?.bins ?? [], most = Math.max(1, ...all.map((bin) => bin.records));
+  const bins = all.slice(Math.max(0, all.findIndex((bin) => bin.records))).map((bin) => [`${brief(bin.from)} to ${brief(bin.to)}`, brief(bin.records),
     make("meter", { max: most, value: bin.records, "aria-label": `${bin.records} records` })]);
   return [
     table("Sources", ["Source", ["Records"], ["Tokens"], ["Trained"], ["Twice"], ["Damaged"]], rows),
@@ -88,7 +88,7 @@ export async function open(root, life) {
     detail.replaceChildren(heading,
       make("p", {}, `${brief(told.totals.records)} records, ${brief(told.totals.tokens)} tokens, ${
         brief(told.totals.loss_tokens)} trained, ${bytes(told.size)}, ${tokenizer}.`),
-      dead ? make("p", { class: "bad" }, `✗ ${brief(dead)} records are damaged: Verify says where`) : "",
+      dead ? make("p", { class: "bad" }, `✗ damaged records: ${brief(dead)}; Verify says where`) : "",
       make("div", { class: "row" }, verify), found,
       ...told.statistics ? statistics(told.statistics)
         : [make("p", { class: "soft" }, "Statistics of so large a dataset: recipes/analyze.lua.")],
@@ -106,11 +106,11 @@ export async function open(root, life) {
   }
 
   const { datasets, more } = await get("/api/datasets", life.signal);
-  put(list, table("Datasets", ["Name", ["Size"], ["Records"], ["Tokens"], ["Trained"], ""], datasets.map((each) =>
-    [each.problem ? make("span", { class: "bad" }, `✗ ${each.problem}`) : each.name, bytes(each.size ?? 0),
-      brief(each.records), brief(each.tokens),
-      each.tokens ? `${brief(each.trained)} (${percent(each.trained / each.tokens)})` : "–",
-      each.problem ? "" : button("Show", () => act(() => choose(each.name)), { "aria-label": `Show ${each.name}` })]),
+  put(list, table("Datasets", ["Name", ["Size"], ["Records"], ["Tokens"], ["Trained"]], datasets.map((each) =>
+    [each.problem ? make("span", { class: "bad" }, `✗ ${each.problem}`)
+      : button(each.name, () => act(() => choose(each.name)), { class: "link", "aria-label": `Show ${each.name}` }),
+    bytes(each.size ?? 0), brief(each.records), brief(each.tokens),
+    each.tokens ? `${brief(each.trained)} (${percent(each.trained / each.tokens)})` : "–"]),
   "none: they are the .qubgpu files of --root; a job of kind convert makes one"));
   if (more) list.append(make("p", { class: "soft" }, "There are more than are listed."));
 }
