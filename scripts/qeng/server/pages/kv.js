@@ -8,23 +8,22 @@ export const title = "KV cache";
 const cells = 200;  // squares that stand for all pages
 
 // Squares, each for a share of the pages: those in use first, then those that are only remembered, then free ones.
-function grid(cache, remembered_only) {
+function grid(cache) {
   const count = Math.min(cells, cache.pages), each = cache.pages / count, parts = [];
-  const used = Math.ceil(cache.used / each), held = Math.ceil((cache.used + remembered_only) / each);
+  const used = Math.ceil(cache.used / each), held = Math.ceil((cache.used + cache.idle) / each);
   for (let i = 0; i < count; i++) parts.push(make("i", { class: i < used ? "used" : i < held ? "held" : "free" }));
   return make("div", { class: "cells", "aria-hidden": "true" }, ...parts);
 }
 
 function overview(cache) {
-  const in_use = cache.beginnings.reduce((total, each) => total + each.used, 0);
-  const idle = Math.max(0, cache.remembered - in_use), free = Math.max(0, cache.pages - cache.used - idle);
+  const { idle } = cache, free = cache.pages - cache.used - idle;
   const share = Math.round(100 * cache.used / cache.pages);
   return make("div", {},
     make("p", {}, `${brief(cache.pages)} pages of ${cache.page_tokens} tokens, ${bytes(cache.page_bytes)} each, ${
       bytes(cache.capacity)} in all, in ${cache.kv}; ${share} % in use (${bytes(cache.bytes)}).`),
     make("ul", { class: "legend" }, make("li", { class: "used" }, `in use ${brief(cache.used)}`),
       make("li", { class: "held" }, `remembered ${brief(idle)}`), make("li", { class: "free" }, `free ${brief(free)}`)),
-    grid(cache, idle));
+    grid(cache));
 }
 
 function section(name) {

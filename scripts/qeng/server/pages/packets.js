@@ -29,7 +29,8 @@ function statistics(found) {
     each.duplicates, each.damaged].map((value) => typeof value === "number" ? brief(value) : value));
   const lengths = (found?.percentiles ?? []).map(({ share, tokens }) => [percent(share), brief(tokens)]);
   const all = found?.bins ?? [], most = Math.max(1, ...all.map((bin) => bin.records));
-  const bins = all.slice(Math.max(0, all.findIndex((bin) => bin.records))).map((bin) => [`${brief(bin.from)} to ${brief(bin.to)}`, brief(bin.records),
+  const shown = all.slice(Math.max(0, all.findIndex((bin) => bin.records)));
+  const bins = shown.map((bin) => [`${brief(bin.from)} to ${brief(bin.to)}`, brief(bin.records),
     make("meter", { max: most, value: bin.records, "aria-label": `${bin.records} records` })]);
   return [
     table("Sources", ["Source", ["Records"], ["Tokens"], ["Trained"], ["Twice"], ["Damaged"]], rows),

@@ -56,7 +56,7 @@ export function open(root, life) {
   async function update() {
     const { runs } = await get("/api/runs", life.signal);
     offer(runs);
-    const list = [...chosen.values()];
+    const list = [...chosen.values()].filter((run) => runs.some(({ name }) => name === run.name));  // others are gone
     await Promise.all(list.map((run) => run.read(life.signal)));
     for (const each of drawn) each.draw(list.map((run) => line(run, each.key)));
     put(last, table("All runs", ["Run", "State", ["Step"], ["Loss"], ["Tokens/s"]], runs.map((run) =>

@@ -74,7 +74,8 @@ end
 local function payload_text(file, number)
   local value, kind = file:payload(number)
   if kind == "utf8" then return value end
-  return kind == "meta" and q.json.encode(value) or kind and table.concat(value, " ", 1, math.min(#value, most_shown))
+  if kind == "meta" then return q.json.encode(value, { replace = true }) end
+  return kind and table.concat(value, " ", 1, math.min(#value, most_shown))
 end
 
 local function record_of(file, number, tokenizer)

@@ -16,17 +16,18 @@ end
 
 local function of_model(served)
   local stats, cache = served.engine:stats(), served.engine:cache()
-  local beginnings, remembered = {}, 0
+  local beginnings, idle = {}, 0  -- idle: pages that are remembered, and no request has
   for i, each in ipairs(cache.beginnings) do
-    remembered = remembered + each.pages
+    idle = idle + each.pages - each.used
     each.model, each.salt = shared_under(served, each.salt), nil
     if i <= most_beginnings then beginnings[i] = each end
   end
   for _, each in ipairs(cache.requests) do each.model, each.salt = shared_under(served, each.salt), nil end
   return {
     model = served.name, kv = cache.kv, page_tokens = cache.page_tokens, page_bytes = cache.page_bytes,
-    pages = stats.pages, used = stats.used, remembered = remembered, bytes = stats.kv_bytes,
-    capacity = stats.kv_capacity, kinds = q.json.array(cache.kinds), requests = q.json.array(cache.requests),
+    pages = stats.pages, used = stats.used, remembered = stats.remembered, idle = idle,
+    bytes = stats.kv_bytes, capacity = stats.kv_capacity,
+    kinds = q.json.array(cache.kinds), requests = q.json.array(cache.requests),
     beginnings = q.json.array(beginnings), more_beginnings = #cache.beginnings - #beginnings,
   }
 end
