@@ -1812,8 +1812,14 @@ function PagePool:truncate(id, length) end
 function PagePool:fork(id) end
 ---@param id integer
 function PagePool:close(id) end
----Forgets pages that no sequence has.
-function PagePool:forget() end
+---Forgets pages that no sequence has; of a sequence: those of its own that no other has, and how many these are.
+---@param id? integer
+---@return integer?
+function PagePool:forget(id) end
+---The sequence's pages in their order.
+---@param id integer
+---@return integer[]
+function PagePool:pages(id) end
 ---Pages to copy before anything is stored: from, to, from, to...; nothing where there are none. Told once.
 ---@return integer[]?
 function PagePool:copies() end
@@ -1848,6 +1854,10 @@ function q.pages.kv_store(k, v, slots, k_pool, v_pool) end
 ---@param pairs_ Tensor  [n, 2] i32: from, to
 ---@param page_tokens integer
 function q.pages.copy_pages(pool, pairs_, page_tokens) end
+---The memory of a tensor as bytes, u8 [rows, bytes of a row], whatever its dtype; not a copy.
+---@param tensor Tensor
+---@return Tensor
+function q.pages.bytes(tensor) end
 ---@class PagedAttentionOptions: AttentionOptions
 ---@field pages Tensor
 ---@field cu_q Tensor
@@ -2345,6 +2355,22 @@ function Engine:stats() end
 function Engine:cache() end
 ---After the model's weights changed: forgets what was computed with the old ones.
 function Engine:forget() end
+---Writes what is remembered of the beginning of token ids into a file: full pages of them, as they came.
+---adapter: as for a request. An error of code "value" if nothing is.
+---@param path string
+---@param ids integer[]
+---@param adapter? Adapter|false
+---@return integer  tokens
+function Engine:save_prefix(path, ids, adapter) end
+---Remembers what such a file holds. It has to be of this model, this adapter and the same cache.
+---@param path string
+---@param adapter? Adapter|false
+---@return integer[]  ids
+function Engine:load_prefix(path, adapter) end
+---@param ids integer[]
+---@param adapter? Adapter|false
+---@return integer  tokens that are forgotten
+function Engine:forget_prefix(ids, adapter) end
 ---Cancels what is left and frees the cache. Not from on_token.
 function Engine:close() end
 
@@ -2370,6 +2396,8 @@ function Request:speed() end
 ---@field grace? number  seconds for what runs when it is told to end (30)
 ---@field root? string  the folder whose files requests may name
 ---@field log? fun(line: string)  takes a line of JSON for each request
+---@field limits? table  of q.limits: of every 256 steps one is measured against them, for /metrics
+---@field ping? number  seconds after which a silent stream says that it lives (15)
 ---@field http? table  options of q.http_server
 
 ---Answers HTTP with models (scripts/qeng/server/init.lua).
@@ -2447,6 +2475,8 @@ function Call:stream() end
 function Call:send(value, name) end
 ---Ends the stream.
 function Call:close() end
+---Sends a comment, which clients pass over: proxies close what is silent for long.
+function Call:ping() end
 ---Answers with an error: as the answer, or as the last event of a stream.
 function Call:fail(err) end
 ---Who asks: the key that was shown, else the address.

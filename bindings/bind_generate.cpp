@@ -86,6 +86,8 @@ int copy_pages(Call& call) {
   return 0;
 }
 
+int bytes(Call& call) { return call.push(byte_view(call.arg<TensorPtr>(1))); }
+
 int paged_attention(Call& call) {
   const TensorPtr query = call.arg<TensorPtr>(1), keys = call.arg<TensorPtr>(2), values = call.arg<TensorPtr>(3);
   Options opt(call, 4, {"pages", "cu_q", "lengths", "page_tokens", "scale", "window", "softcap", "sinks"});
@@ -161,7 +163,11 @@ int fork(Call& call) { return call.push(call.self<PagePool>()->fork(call.arg<int
 int commit(Call& call) { return call.self<PagePool>()->commit(call.arg<int64_t>(1)), 0; }
 int truncate(Call& call) { return call.self<PagePool>()->truncate(call.arg<int64_t>(1), call.arg<int64_t>(2)), 0; }
 int close(Call& call) { return call.self<PagePool>()->close(call.arg<int64_t>(1)), 0; }
-int forget(Call& call) { return call.self<PagePool>()->forget(), 0; }
+int forget(Call& call) {
+  if (call.has(1)) return call.push(call.self<PagePool>()->forget_of(call.arg<int64_t>(1)));
+  return call.self<PagePool>()->forget(), 0;
+}
+int pages(Call& call) { return call.push(call.self<PagePool>()->pages_of(call.arg<int64_t>(1))); }
 
 int copies(Call& call) {
   const std::vector<int32_t> pairs = call.self<PagePool>()->copies();
@@ -230,6 +236,7 @@ void register_generate(lua_State* L) {
   functions(L, "pages",
             {{"kv_store", fn<kv_store>},
              {"copy_pages", fn<copy_pages>},
+             {"bytes", fn<bytes>},
              {"paged_attention", fn<paged_attention>},
              {"pool", fn<page_pool>}});
   functions(L, "logits", {{"token_logprobs", fn<one_logprob>}});
@@ -242,6 +249,7 @@ void register_generate(lua_State* L) {
                         {"truncate", fn<truncate>},
                         {"close", fn<close>},
                         {"forget", fn<forget>},
+                        {"pages", fn<pages>},
                         {"copies", fn<copies>},
                         {"stats", fn<stats>},
                         {"beginnings", fn<beginnings>},

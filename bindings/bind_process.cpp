@@ -72,6 +72,8 @@ struct Attributes {
   posix_spawnattr_t value;
 };
 
+const std::string kParent = "QENG_PARENT=";  // bindings/host.cpp reads it
+
 // This executable with other arguments.
 int process(Call& call) {
   auto arguments = call.arg<std::vector<std::string>>(1);
@@ -87,6 +89,12 @@ int process(Call& call) {
     list.push_back(each.data());
   }
   list.push_back(nullptr);
+  std::string parent = kParent + std::to_string(::getpid());
+  std::vector<char*> environment;
+  for (char** each = environ; *each; ++each)
+    if (std::strncmp(*each, kParent.c_str(), kParent.size()) != 0) environment.push_back(*each);
+  environment.push_back(parent.data());
+  environment.push_back(nullptr);
   Actions actions;
   ::posix_spawn_file_actions_addopen(&actions.value, 0, "/dev/null", O_RDONLY, 0);
   ::posix_spawn_file_actions_addopen(&actions.value, 1, output.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
@@ -100,7 +108,7 @@ int process(Call& call) {
   ::posix_spawnattr_setsigmask(&attributes.value, &none);
   ::posix_spawnattr_setflags(&attributes.value, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
   pid_t pid = 0;
-  const int failed = ::posix_spawn(&pid, path, &actions.value, &attributes.value, list.data(), environ);
+  const int failed = ::posix_spawn(&pid, path, &actions.value, &attributes.value, list.data(), environment.data());
   if (failed != 0) fail("io", "process: ", path, " with its output in ", output, ": ", std::strerror(failed));
   return call.push(std::make_shared<Process>(pid));
 }

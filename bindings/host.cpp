@@ -1,6 +1,12 @@
 #include "bindings/host.h"
 
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -167,6 +173,17 @@ int run(const CommandLine& line) {
   end_interrupts();
   return status;
 }
+// A process of q.host.process is told to end when the one that started it dies, in whatever way: a training writes its
+// checkpoint, and nobody finds it running who does not know of it.
+void follow_parent() {
+  const char* text = std::getenv("QENG_PARENT");
+  if (!text) return;
+  const std::string parent = text;
+  ::unsetenv("QENG_PARENT");  // what it starts itself follows it
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (std::to_string(::getppid()) != parent) std::raise(SIGTERM);  // it was too late for the signal
+}
+
 }  // namespace
 
 std::string find_file(const std::string& path) {
@@ -181,6 +198,7 @@ std::string find_file(const std::string& path) {
 
 int run_host(int argc, char** argv) {
   guard_standard_streams();
+  follow_parent();
   try {
     const CommandLine line = parse(argc, argv);
     if (line.help) return std::fputs(kHelp, stdout), kExitDone;

@@ -66,6 +66,18 @@ void PagePool::forget() {
   while (!idle_.empty()) forget(idle_.front());
 }
 
+int64_t PagePool::forget_of(int64_t id) {
+  int64_t count = 0;
+  for (const int32_t page : at(id).pages) {
+    const State& state = states_[static_cast<size_t>(page)];
+    if (state.users > 1 || state.serial == 0) continue;
+    forget(page);
+    ++count;
+  }
+  at(id).serials.clear();
+  return count;
+}
+
 int32_t PagePool::take() {
   if (free_.empty()) forget(idle_.front());
   const int32_t page = free_.back();

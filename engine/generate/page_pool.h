@@ -35,6 +35,7 @@ class PagePool {
   int64_t fork(int64_t id);  // another sequence of the same tokens, sharing all pages
   void close(int64_t id);
   int64_t length(int64_t id) const { return static_cast<int64_t>(at(id).tokens.size()); }
+  const std::vector<int32_t>& pages_of(int64_t id) const { return at(id).pages; }
 
   // Pages to copy before anything else is stored, {from, to} one after another; they are told once.
   std::vector<int32_t> copies();
@@ -59,7 +60,8 @@ class PagePool {
   int64_t available() const { return static_cast<int64_t>(free_.size() + idle_.size()); }  // pages that extend can have
   int64_t remembered() const { return static_cast<int64_t>(found_by_.size()); }
   int64_t sequences() const { return static_cast<int64_t>(sequences_.size()); }
-  void forget();  // all remembered pages that no sequence has
+  void forget();                  // all remembered pages that no sequence has
+  int64_t forget_of(int64_t id);  // and those of a sequence that no other has; how many that were
 
   // What is remembered by its beginnings: all pages that go on from one first page. `longest` pages of them are the
   // longest sequence, `used` are those that a sequence has, and the first one was taken over `reused` times.

@@ -158,6 +158,16 @@ TensorPtr row_range(const TensorPtr& x, int64_t first, int64_t count) {
   return tensor;
 }
 
+TensorPtr byte_view(const TensorPtr& x) {
+  if (x->view.rank < 1 || x->view.interleaved)
+    fail("shape", "bytes of ", shape_text(x->view), ", which has no rows in order");
+  const int64_t rows = x->view.shape[0];
+  TensorPtr tensor = new_tensor(x->device());
+  tensor->buffer = x->buffer;
+  tensor->view = view_of(x->view.data, {rows, rows ? static_cast<int64_t>(x->view.bytes()) / rows : 0}, DType::u8);
+  return tensor;
+}
+
 void read_bytes(const Tensor& x, void* host) {
   need_values(x);
   if (!x.view.bytes()) return;

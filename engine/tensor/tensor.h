@@ -52,6 +52,8 @@ TensorPtr adopt_tensor(Device& device, void* data, const Shape& shape, DType dty
 // The same memory, another shape; rows first .. first + count of the leading dimension.
 TensorPtr reshape_view(const TensorPtr& x, const Shape& shape);
 TensorPtr row_range(const TensorPtr& x, int64_t first, int64_t count);
+// The same memory as bytes, u8 [rows, bytes of a row].
+TensorPtr byte_view(const TensorPtr& x);
 
 // The bytes of x as a file has them, its rows in order, to and from the host's memory; blocking. Where x is streamed,
 // those that a next pass reads. Refused while capturing: a captured program has no values yet.

@@ -17,4 +17,27 @@ endless:stop(true)
 assert(ended(endless) == 128 + 9)
 scratch.refused("No such file", q.host.process, { "x" }, { output = scratch.at "none/x" })
 scratch.refused("zero byte", q.host.process, { "a\0b" })
+
+-- A process of ours ends when we are killed, in whatever way.
+local mark = scratch.at "mark"
+local code = ([[
+  local q = require "qeng"
+  local child = q.host.process({ "-e", "while true do end" })
+  q.fs.write(%q, tostring(child:pid()))
+  while true do end
+]]):format(mark)
+local middle = q.host.process({ "-e", code }, { output = out })
+while q.fs.kind(mark) ~= "file" or q.fs.read(mark) == "" do end
+local pid = q.fs.read(mark)
+assert(q.fs.kind("/proc/" .. pid) == "dir")
+middle:stop(true)
+ended(middle)
+local deadline = q.time() + 30
+local function lives()
+  local file = io.open(("/proc/%s/stat"):format(pid))
+  local text = file and file:read "*a" or ""
+  if file then file:close() end
+  return text ~= "" and not text:find "%) Z "
+end
+while lives() do assert(q.time() < deadline, "the process of a killed one goes on") end
 print "ok"

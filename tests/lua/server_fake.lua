@@ -8,8 +8,11 @@ function fake.new() return setmetatable({ events = {}, answers = {}, last = 0 },
 -- A request; its answer is in answers[id].
 function Listener:put(method, path, body, headers)
   self.last = self.last + 1
+  local bare, asked = path:match "^([^?]*)%??(.*)$"
+  local query = {}
+  for name, value in asked:gmatch "([^=&]+)=([^&]*)" do query[name] = value end
   table.insert(self.events, {
-    kind = "request", id = self.last, method = method, path = path, query = {}, headers = headers or {},
+    kind = "request", id = self.last, method = method, path = bare, query = query, headers = headers or {},
     body = body or "", remote = "test", at = require("qeng").time(),
   })
   return self.last

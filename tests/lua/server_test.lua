@@ -362,6 +362,32 @@ _, text = get "/metrics"
 assert(text:find 'qeng_requests_total{method="POST",path="/v1/chat/completions",status="200"} 8\n', text)
 assert(text:find 'qeng_tokens_total{kind="output"} %d+' and text:find 'qeng_time_to_first_token_seconds_count %d+')
 
+assert(text:find(('qeng_memory_bytes{name="weights"} %d\n'):format(q.memory().weights.bytes)), text)
+assert(not text:find 'qeng_device_share{', "nothing is measured without limits")
+
+-- With limits one step of many is measured against them.
+server.limits = { bandwidth = 1e12, flops_f32 = 1e15, flops_bf16 = 1e15 }
+local first_steps = server.models[1].engine.steps
+while server.models[1].engine.steps < first_steps + 300 do
+  post("/v1/completions", { prompt = "The hat is", max_tokens = 100, ignore_eos = true })
+end
+_, text = get "/metrics"
+for _, name in ipairs { "bytes", "flops", "share" } do
+  local value = tonumber(text:match(('qeng_device_%s{model="tiny"} (%%S+)'):format(name)))
+  assert(value and value > 0 and value < 1e12, name)
+end
+assert(text:find 'qeng_device_limit{of="bandwidth"} 1000000000000\n')
+
+-- A stream that is silent for long says that it lives; the others are as they were.
+id = listener:put("POST", "/v1/completions", q.json.encode { prompt = "The hat", max_tokens = 40, stream = true })
+server.ping, server.wake_at = 0, 0
+server:turn(0)
+server.wake_at = 0
+run(id)
+equal(select(2, listener.answers[id].body:gsub("%f[:]: waiting\n\n", "")) >= 1, true, "pings")
+equal(events(listener.answers[id].body)[1].object, "text_completion", "events beside them")
+server.ping = 15
+
 -- The Grafana dashboard draws figures that there are.
 local drawn = 0
 for _, panel in ipairs(q.json.decode(q.fs.read "scripts/grafana.json").panels) do

@@ -124,6 +124,28 @@ TEST_CASE("remembered pages are free memory and go from the longest unused on, e
   CHECK(pool.remembered() == 0);
 }
 
+TEST_CASE("a sequence's pages are forgotten, but for those that another has") {
+  PagePool pool(8, 4, true);
+  const auto begin = [&](const std::vector<int32_t>& tokens) {
+    const int64_t id = pool.open(0);
+    const int64_t held = pool.reuse(id, tokens);
+    REQUIRE(pool.extend(id, {tokens.begin() + held, tokens.end()}));
+    pool.commit(id);
+    return id;
+  };
+  const int64_t first = begin(counted(0, 9));
+  const int64_t second = begin({0, 1, 2, 3, 9, 9, 9, 9, 9});
+  CHECK(pool.pages_of(second)[0] == pool.pages_of(first)[0]);
+  CHECK(pool.forget_of(second) == 1);
+  pool.close(second);
+  CHECK(pool.remembered() == 2);
+  pool.close(first);
+  const int64_t third = pool.open(0);
+  CHECK(pool.reuse(third, {0, 1, 2, 3, 9, 9, 9, 9, 9}) == 4);
+  CHECK(pool.reuse(pool.open(0), counted(0, 9)) == 8);
+  CHECK_THROWS(pool.forget_of(99));
+}
+
 TEST_CASE("beginnings are the trees of what is remembered: their pages, depth, users and how often each was taken") {
   PagePool pool(20, 4, true);
   const auto fill = [&](int64_t salt, const std::vector<int32_t>& tokens) {

@@ -16,6 +16,7 @@
 -- goes on from there.
 
 local paged = require "qeng.infer.paged"
+local prefixes = require "qeng.infer.prefixes"
 local q = require "qeng.core"
 local request = require "qeng.infer.request"
 local sequences = require "qeng.infer.sequences"
@@ -395,6 +396,21 @@ function Engine:forget()
     runner:forget()
     runner.pool:forget()
   end
+end
+
+-- Writes what is remembered of the beginning of `ids` under an adapter into a file, takes it back in this or a later
+-- process, or forgets it (infer/prefixes.lua). How many tokens that are.
+function Engine:save_prefix(path, ids, adapter)
+  outside_steps(self, "save_prefix")
+  return prefixes.save(self, path, ids, adapter)
+end
+function Engine:load_prefix(path, adapter)
+  outside_steps(self, "load_prefix")
+  return prefixes.load(self, path, adapter)
+end
+function Engine:forget_prefix(ids, adapter)
+  outside_steps(self, "forget_prefix")
+  return prefixes.forget(self, ids, adapter)
 end
 
 -- Cancels what is left and frees the cache. Not to be called from on_token.

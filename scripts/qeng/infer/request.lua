@@ -209,7 +209,7 @@ end
 
 -- A number for each adapter: pages are shared only under the same one.
 local salts, last_salt = setmetatable({}, { __mode = "k" }), 1
-function request.salt_of(adapter)
+function request.salt(adapter)
   if adapter == nil then return 0 end
   if adapter == false then return 1 end
   if not salts[adapter] then last_salt = last_salt + 1; salts[adapter] = last_salt end
@@ -256,7 +256,7 @@ function request.new(owner, opt)
   local self = setmetatable({
     model = model, tokens = {}, output = {}, prompt_tokens = #ids, prompt_length = #ids,  -- the last: 0 after a shift
     max_tokens = count_of(opt, "max_tokens") or 256, sampler = request.sampler(model, opt),
-    stop_ids = stop_ids, grammar = grammar, adapter = opt.adapter, salt = request.salt_of(opt.adapter),
+    stop_ids = stop_ids, grammar = grammar, adapter = opt.adapter, salt = request.salt(opt.adapter),
     top = alternatives(model, opt, "logprobs"), logprobs = opt.logprobs and {} or nil,
     prompt_logprobs = alternatives(model, opt, "prompt_logprobs"),
     prompt_logprobs_list = opt.prompt_logprobs and { false } or nil,

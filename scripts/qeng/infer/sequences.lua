@@ -17,6 +17,7 @@
 -- spans.
 --   state:prepare(step)         optional: before each step, also before a captured one, which runs no Lua of the mixer
 --   state:copy(pairs)           copies pages to others: [n, 2] i32, as for q.pages.copy_pages
+--   state:stored()              where the pages are: {{tensor, rows of a page}, ...}
 --   state:rollback(length)      the length to which a sequence has to go back, to have `length` tokens at most
 --   state:free()
 
@@ -65,7 +66,8 @@ function Sequences:length(id) return self.pool:length(id) end
 function Sequences:available() return self.pool:available() end
 function Sequences:stats() return self.pool:stats() end
 function Sequences:beginnings() return self.pool:beginnings() end
-function Sequences:forget() self.pool:forget() end
+function Sequences:forget(id) return self.pool:forget(id) end
+function Sequences:pages(id) return self.pool:pages(id) end
 
 local function nearest(self, length)
   for _, state in ipairs(self.states) do length = math.min(length, state:rollback(length)) end

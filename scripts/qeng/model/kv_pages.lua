@@ -56,6 +56,8 @@ end
 
 function Pages:rollback(length) return length end
 
+function Pages:stored() return { { self.keys, self.page_tokens }, { self.values, self.page_tokens } } end
+
 function Pages:free()
   self.keys:free()
   self.values:free()

@@ -50,6 +50,8 @@ end
 
 function Pages:rollback(length) return length - length % self.page_tokens end
 
+function Pages:stored() return { { self.pools[1], 1 }, { self.pools[2], 1 } } end
+
 function Pages:free()
   for _, pool in ipairs(self.pools) do pool:free() end
 end

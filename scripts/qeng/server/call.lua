@@ -57,7 +57,7 @@ end
 
 -- Begins a stream of server-sent events.
 function Call:stream()
-  self.status, self.streams, self.bytes = 200, true, 0
+  self.status, self.streams, self.bytes, self.sent_at = 200, true, 0, q.time()
   local more = headers(self, "text/event-stream", { ["x-accel-buffering"] = "no" })
   self.server.http:begin(self.id, 200, more)
 end
@@ -66,8 +66,14 @@ end
 function Call:send(value, name)
   local data = type(value) == "table" and q.json.encode(value, { replace = true }) or value
   local text = (name and "event: " .. name .. "\n" or "") .. "data: " .. data .. "\n\n"
-  self.bytes = self.bytes + #text
+  self.bytes, self.sent_at = self.bytes + #text, q.time()
   self.server.http:write(self.id, text)
+end
+
+-- Sends a comment, which clients pass over.
+function Call:ping()
+  self.sent_at = q.time()
+  self.server.http:write(self.id, ": waiting\n\n")
 end
 
 function Call:close() self.server.http:finish(self.id) end
@@ -95,8 +101,8 @@ function Call:client()
   return sent.authorization or sent["x-api-key"] or (self.event.remote:gsub(":%d+$", ""))
 end
 
--- Submits a request to a served model's engine (infer/request.lua has the options). It is cancelled when the client
--- leaves.
+-- Submits a request to a served model's engine (infer/request.lua has the options; and slot, a number). It is cancelled
+-- when the client leaves.
 function Call:submit(served, opt)
   if #self.requests == most then
     problem.raise(400, ("a request asks for more than %d answers: send several"):format(most), "n")
@@ -110,7 +116,10 @@ function Call:submit(served, opt)
     last = now
   end
   opt.rank = served:rank(self:client(), opt.rank)
+  local slot = opt.slot
+  opt.slot = nil
   local r = served.engine:submit(opt)
+  served:place({ request = r, tokens = r.tokens, adapter = opt.adapter }, slot)
   self.requests[#self.requests + 1] = { request = r, served = served }
   return r
 end

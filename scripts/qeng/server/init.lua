@@ -9,6 +9,7 @@
 
 local Call = require "qeng.server.call"
 local fields = require "qeng.server.fields"
+local figures = require "qeng.server.figures"
 local metrics = require "qeng.server.metrics"
 local models = require "qeng.model"
 local problem = require "qeng.server.problem"
@@ -19,7 +20,7 @@ local Server = {}
 Server.__index = Server
 
 local parts = { "status", "pages", "models", "chat", "messages", "responses", "completions", "embeddings",
-  "tokens", "llama", "jobs", "plan", "datasets", "kernels", "kv" }
+  "tokens", "llama", "slots", "jobs", "plan", "datasets", "kernels", "kv" }
 
 -- ---------------------------------------------------------------- routes
 
@@ -35,6 +36,7 @@ end
 
 -- Adds a route, in place of one of the same method and path. handler(call, given): server/call.lua. about: says, what
 -- it does in a line; fields, what its body may have (server/fields.lua), which is read into `given`;
+-- query, the same of what stands behind ?, for /openapi.json;
 -- errors(status, body), another form of an error's body than OpenAI's.
 function Server:route(method, path, handler, about)
   local text, names = pattern(path)
@@ -85,19 +87,7 @@ local function leave(self, call, status)
   call:cancel()
   self.calls[call.id], self.active[call.id], self.sleeping[call.id] = nil, nil, nil
   local path, seconds = call.route and call.route.path or "none", q.time() - call.event.at
-  local prompt, output, reused = 0, 0, 0
-  for _, each in ipairs(call.requests) do
-    local r = each.request
-    prompt, output, reused = prompt + r.prompt_tokens, output + #r.output, reused + r.reused
-    self.metrics:add("qeng_tokens_total", r.prompt_tokens - r.reused, { kind = "prompt" })
-    self.metrics:add("qeng_tokens_total", r.reused, { kind = "cached" })
-    self.metrics:add("qeng_tokens_total", #r.output, { kind = "output" })
-    self.metrics:add("qeng_drafted_tokens_total", r.drafted)
-    self.metrics:add("qeng_accepted_tokens_total", r.accepted)
-    if r.started_at then self.metrics:observe("qeng_queue_seconds", r.started_at - call.event.at) end
-  end
-  self.metrics:add("qeng_requests_total", 1, { method = call.event.method, path = path, status = status })
-  self.metrics:observe("qeng_request_seconds", seconds, { path = path })
+  local prompt, output, reused = figures.count(self, call, status, path, seconds)
   log(self, {
     time = os.date "!%Y-%m-%dT%H:%M:%SZ", request = call.name, remote = call.event.remote, method = call.event.method,
     path = call.event.path, status = status, seconds = seconds, bytes = call.bytes, prompt_tokens = prompt,
@@ -143,8 +133,8 @@ end
 -- ---------------------------------------------------------------- the loop
 
 -- A model's step failed: its requests end with the error, and the server goes on.
-local function step(each)
-  local ok, err = pcall(each.engine.step, each.engine)
+local function step(self, each)
+  local ok, err = pcall(each.step, each, self.limits)
   if ok then return end
   if type(err) == "table" and err.code == "interrupted" then error(err, 0) end
   io.stderr:write(("server: a step of %s failed: %s\n"):format(each.name, tostring(err)))
@@ -157,13 +147,16 @@ local function step(each)
   end
 end
 
--- Calls that have slept long enough become active.
+-- Calls that have slept long enough become active, and streams that were silent for long say that they live.
 local function wake(self)
   local now = q.time()
   if now < self.wake_at then return end
   self.wake_at = now + 0.25
   for id, call in pairs(self.sleeping) do
     if now >= call.wake then self.sleeping[id], self.active[id] = nil, call end
+  end
+  for _, call in pairs(self.calls) do
+    if call.streams and now - call.sent_at > self.ping then call:ping() end
   end
 end
 
@@ -180,7 +173,7 @@ function Server:turn(seconds)
     event = self.http:wait(0)
   end
   for _, each in ipairs(self.models) do
-    if each:busy() then step(each) end
+    if each:busy() then step(self, each) end
   end
   wake(self)
   local ready = {}
@@ -244,35 +237,6 @@ function Server:name(kind)
   return ("%s-%s%06x"):format(kind, self.salt, self.named)
 end
 
-local function declare(self)
-  local m = self.metrics
-  m:declare("qeng_requests_total", "counter", "requests answered, by method, route and status")
-  m:declare("qeng_request_seconds", "histogram", "from a request's head to the end of its answer")
-  m:declare("qeng_queue_seconds", "histogram", "from a request's head to its first step")
-  m:declare("qeng_time_to_first_token_seconds", "histogram", "from a request's head to its first token")
-  m:declare("qeng_inter_token_seconds", "histogram", "between tokens of an answer")
-  m:declare("qeng_tokens_total", "counter", "tokens by kind: prompt (computed), cached (not computed again), output")
-  m:declare("qeng_drafted_tokens_total", "counter", "tokens that were guessed ahead")
-  m:declare("qeng_accepted_tokens_total", "counter", "guesses that came true")
-  local function of_models(name, help, read)
-    m:declare(name, "gauge", help, function()
-      local all = {}
-      for _, each in ipairs(self.models) do all[metrics.labels { model = each.name }] = read(each.engine:stats()) end
-      return all
-    end)
-  end
-  of_models("qeng_running_requests", "requests in the batch", function(s) return s.running end)
-  of_models("qeng_waiting_requests", "requests in the queue", function(s) return s.waiting end)
-  of_models("qeng_engine_steps", "steps since the start", function(s) return s.steps end)
-  of_models("qeng_kv_pages", "pages of the cache", function(s) return s.pages end)
-  of_models("qeng_kv_pages_used", "pages in use", function(s) return s.used end)
-  of_models("qeng_kv_bytes", "bytes of the pages in use", function(s) return s.kv_bytes end)
-  m:declare("qeng_connections", "gauge", "open connections", function() return self.http:stats().connections end)
-  m:declare("qeng_refused_total", "counter", "requests that never reached a route",
-    function() return self.http:stats().refused end)
-  m:declare("qeng_peak_memory_bytes", "gauge", "the most memory that the process had", q.host.peak_rss)
-end
-
 -- opt:
 --   models      {{name, a folder, a GGUF file or a model}, ...}; the first answers requests that name none
 --   dir, keep   a folder of models that are loaded when a request names them, and how many of them stay (1)
@@ -283,13 +247,15 @@ end
 --   root        the folder whose files requests may name; without it they may name none
 --   grace       seconds for what runs when it is told to end (30)
 --   log         takes a line of JSON for each request; false: none
+--   limits      of q.limits: of every 256 steps one is measured against them, for /metrics
+--   ping        seconds after which a silent stream says that it lives (15), as proxies close what is silent
 --   http        options of q.http_server, or one
 local function new(opt)
   local self = setmetatable({
     routes = {}, calls = {}, active = {}, sleeping = {}, wake_at = 0, metrics = metrics.new(), named = 0,
     started = os.time(),
     salt = q.host.hash(os.time() .. q.time()):sub(1, 14), queue = opt.queue or 256, grace = opt.grace or 30,
-    log = opt.log, root = opt.root and q.fs.real(opt.root),
+    log = opt.log, root = opt.root and q.fs.real(opt.root), limits = opt.limits, ping = opt.ping or 15,
   }, Server)
   self.shelf = Shelf.new(opt.engine, opt.dir, opt.keep, opt.load)
   self.models = self.shelf.list
@@ -302,7 +268,7 @@ local function new(opt)
     if not self.models[1] then q.error("value", "server: adapters need a model to be on: give models, or --model") end
     self.models[1]:add_adapter(name, path)
   end
-  declare(self)
+  figures.declare(self)
   for _, name in ipairs(parts) do require("qeng.server.routes." .. name)(self) end
   local http = opt.http or {}
   self.http = http.wait and http or q.http_server(http)

@@ -39,8 +39,9 @@ local function operation(route, names)
   for _, name in ipairs(route.names) do
     parameters[#parameters + 1] = { name = name, ["in"] = "path", required = true, schema = { type = "string" } }
   end
-  for _, name in ipairs(about.query or {}) do
-    parameters[#parameters + 1] = { name = name, ["in"] = "query", schema = { type = "integer", minimum = 0 } }
+  for _, entry in ipairs(about.query or {}) do
+    parameters[#parameters + 1] = { name = entry[1], ["in"] = "query", required = entry.required,
+      schema = one(entry, names) }
   end
   local schema = about.fields and schema_of(about.fields, names) or about.body and { type = about.body }
   return {

@@ -23,10 +23,10 @@ local function kind(status)
 end
 
 -- The status of an error that a route raised, what its body says, and for the log what it does not say. An error of
--- code "value" is about what was sent.
+-- code "value" is about what was sent, and one of a chat template about the messages that it was given.
 function problem.of(err)
   local ours = type(err) == "table"
-  local status = ours and (err.status or err.code == "value" and 400) or 500
+  local status = ours and (err.status or (err.code == "value" or err.code == "template") and 400) or 500
   local message = status ~= 500 and err.message or "the server failed at this request; its log says how"
   local body = { message = message, type = kind(status), param = q.json.null, code = q.json.null }
   if ours then body.param, body.code = err.param or body.param, err.word or body.code end

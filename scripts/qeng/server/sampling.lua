@@ -42,6 +42,7 @@ sampling.fields = {
   { "reasoning_budget", "integer", min = 0 },
   { "priority", "integer", min = -100, max = 100 },
   { "ignore_eos", "boolean", default = false },
+  { "id_slot", "integer", min = -1 },
 }
 
 local passed = {
@@ -122,8 +123,13 @@ function sampling.read(server, given, format, exact)
       headers = { ["retry-after"] = "1" },
     }, 0)
   end
+  if given.id_slot and given.id_slot >= found.engine.max_batch then
+    problem.raise(400, ("Invalid value for 'id_slot': there are slots 0 to %d."):format(found.engine.max_batch - 1),
+      "id_slot")
+  end
   local opt = {
-    adapter = adapter, stop = stops(given.stop), logit_bias = biases(found.model, given.logit_bias),
+    slot = given.id_slot ~= -1 and given.id_slot or nil, adapter = adapter, stop = stops(given.stop),
+    logit_bias = biases(found.model, given.logit_bias),
     lookup = given.lookup, reasoning_budget = given.reasoning_budget, rank = given.priority,
     grammar = bound(given, format, exact),
     stop_ids = given.ignore_eos and {} or nil,

@@ -1,9 +1,14 @@
--- The models that a server answers with: each has an engine, and adapters that a request chooses by their names.
+-- The models that a server answers with: each has an engine, adapters that a request chooses by their names, and
+-- slots. These are llama.cpp's: places 0 .. max_batch - 1, each of which keeps what its last request read and wrote, so
+-- that this can be named: saved, restored and erased.
 
 local engines = require "qeng.infer.engine"
+local problem = require "qeng.server.problem"
 local q = require "qeng.core"
 
 local served = {}
+local measured_each = 256  -- steps
+
 local Served = {}
 Served.__index = Served
 
@@ -11,7 +16,7 @@ Served.__index = Served
 function served.new(name, model, opt)
   return setmetatable({
     name = name, path = model.dir, model = model, engine = engines.new(model, opt), adapters = {}, turns = {},
-    created = os.time(),
+    slots = {}, placed = 0, batched = 0, created = os.time(),
     fingerprint = "qeng_" .. q.host.hash(name):sub(1, 10),
   }, Served)
 end
@@ -20,6 +25,15 @@ end
 function Served:add_adapter(name, path)
   local read = self.model:read_adapter(path)
   self.adapters[name] = { path = path, read = read, adapter = read, scale = 1, created = os.time() }
+end
+
+-- Forgets an adapter. What a slot keeps of it goes too.
+function Served:remove_adapter(name)
+  local adapter = self.adapters[name].adapter
+  self.adapters[name] = nil
+  for id, slot in pairs(self.slots) do
+    if slot.adapter == adapter and not slot:busy() then self.slots[id] = nil end
+  end
 end
 
 -- Multiplies an adapter's scale as it was read by a factor. Requests that run keep the one that they have.
@@ -46,6 +60,50 @@ function Served:rank(client, priority)
   local turn = math.max(first and first.rank % 1e9 - 1 or 0, self.turns[client] or 0) + 1
   self.turns[client] = turn
   return (priority or 0) * 1e9 + turn
+end
+
+local Slot = {}
+Slot.__index = Slot
+function Slot:busy() return self.request ~= nil and self.request.state ~= "done" end
+
+-- Puts a request, or tokens that were restored, into a slot: the one of a number, else the one unused longest that is
+-- free; into none where all are busy. what: {request =, tokens =, adapter =}
+function Served:place(what, number)
+  local chosen = number
+  for id = 0, chosen and -1 or self.engine.max_batch - 1 do
+    local slot = self.slots[id]
+    local free = not slot or not slot:busy()
+    if free and (not chosen or (slot and slot.at or 0) < (self.slots[chosen] and self.slots[chosen].at or 0)) then
+      chosen = id
+    end
+  end
+  if not chosen then return end
+  self.placed = self.placed + 1
+  what.at = self.placed
+  self.slots[chosen] = setmetatable(what, Slot)
+end
+
+-- The slot of a number, which has to have something and to be at rest.
+function Served:slot(id)
+  local slot = self.slots[id]
+  if not slot then problem.raise(400, ("Slot %d of %s is empty."):format(id, self.name), "id") end
+  if slot:busy() then problem.raise(400, ("A request runs in slot %d of %s."):format(id, self.name), "id") end
+  return slot
+end
+
+-- A step of its engine. limits: of q.limits; then one of many steps is measured: {flops, bytes} a second, and the share
+-- of the device's limit.
+function Served:step(limits)
+  local engine = self.engine
+  self.batched = self.batched + #engine.running
+  if not limits or engine.steps % measured_each ~= measured_each - 1 then return engine:step() end
+  local began = q.time()
+  local profile = q.profile(engine.step, engine)
+  local seconds, flops, bytes = q.time() - began, 0, 0
+  for _, row in ipairs(profile.ops) do flops, bytes = flops + row.flops, bytes + row.bytes end
+  self.rate = {
+    flops = flops / seconds, bytes = bytes / seconds, share = (profile.share or 0) * profile.total_ms / 1e3 / seconds,
+  }
 end
 
 -- Whether it has work.

@@ -1,6 +1,7 @@
 -- What has to be the same in a resumed run: everything that the run was given and that its model is, except what is
 -- listed here. A new option has to be the same until it is put on the list. A checkpoint keeps both parts.
 
+local digest = require "qeng.model.digest"
 local q = require "qeng.core"
 
 local resume = {}
@@ -52,8 +53,8 @@ end
 
 -- What tells datasets apart: the number of records, and a digest of the lengths of some and of the tokens of a few.
 local function dataset(file)
-  local records, digest = file:records(), 0
-  local function add(number) digest = (digest * 31 + number) % 2 ^ 32 end
+  local records, sum = file:records(), 0
+  local function add(number) sum = (sum * 31 + number) % 2 ^ 32 end
   local function visit(most, look)
     local count = math.min(most, records)
     for i = 0, count - 1 do look(math.floor(i * records / count)) end
@@ -69,40 +70,7 @@ local function dataset(file)
     local tokens = info.type == "token_ids" and info.tokens <= 65536 and file:read(record)
     for _, token in ipairs(tokens or {}) do add(token) end
   end)
-  return ("%d records, digest %08x"):format(records, digest)
-end
-
-local whole_bytes, some_rows = 2 ^ 20, 16  -- larger tensors are told by that many rows: some 40 MB of 7 billion weights
-
--- A digest of the weights that are not trained: name, dtype, shape and values of each. Of large ones it takes some
--- rows, however they are held in memory. Trained weights and learning bits are in the checkpoint itself. A base model
--- that was trained further differs in nearly every row; a change of a few rows of a large tensor may go unseen.
-local function base_weights(model, bits)
-  local learned, count, digest = {}, 0, 0
-  for _, layer in ipairs(bits and model.linears or {}) do learned[layer.weight] = true end
-  local function add(text)
-    for i = 1, #text do digest = (digest * 31 + text:byte(i)) % 2 ^ 48 end
-  end
-  local function add_tensor(name, tensor)
-    if tensor:requires_grad() or learned[tensor] then return end
-    count = count + 1
-    local shape = tensor:shape()
-    add(("%s %s %s "):format(name, tensor:dtype(), table.concat(shape, "x")))
-    if #shape == 3 then tensor = tensor:reshape { shape[1] * shape[2], shape[3] } end  -- of experts
-    local rows = tensor:bytes() <= whole_bytes and tensor:shape()[1] or some_rows
-    add(tensor:hash(rows))
-  end
-  for _, parameter in ipairs(model.parameters or {}) do
-    add_tensor(parameter.name, parameter.tensor)
-    local shape = parameter.tensor:shape()
-    for _, rotation in pairs { model.rotations and #shape == 2 and model.rotations(parameter.name, shape[2]) or nil } do
-      add(("rotated %d %s"):format(rotation.block, rotation.signs and rotation.signs:hash() or ""))
-    end
-  end
-  for _, layer in ipairs(model.linears or {}) do
-    if layer.row_scale then add_tensor(layer.name .. ".weight_scale", layer.row_scale) end
-  end
-  return ("%d tensors, digest %012x"):format(count, digest)
+  return ("%d records, digest %08x"):format(records, sum)
 end
 
 -- ---------------------------------------------------------------- a run's settings
@@ -120,7 +88,7 @@ end
 
 -- What stays and what may change of a recipe's settings, and of the weights that its model (or nil) does not train.
 function resume.of_recipe(settings, model)
-  return split(resume.flat(settings), { ["base weights"] = model and base_weights(model) or nil })
+  return split(resume.flat(settings), { ["base weights"] = model and digest.of_weights(model) or nil })
 end
 
 -- given: of q.train, with its defaults. steps: as resolved. Returns what has to stay and what may change, as flat
@@ -141,7 +109,7 @@ function resume.settings(given, defaults, steps)
   own.mode, own.dtype, own.rule, own.neftune, own.architecture = model.mode, model.dtype, model.rule, model.neftune,
     model.arch and model.arch.hf
   own.router_aux_loss = model.router_aux_loss
-  own["base weights"], own.data = base_weights(model, given.bits), dataset(given.data)
+  own["base weights"], own.data = digest.of_weights(model, given.bits), dataset(given.data)
   all.steps = steps
   return split(all, own)
 end

@@ -8,16 +8,20 @@ export const title = "Overview";
 
 const every = 2000, minute = 60;
 
-// Memory by name, and what is said of devices, as far as the server has such figures.
+const rates = { bytes: "bytes a second", flops: "operations a second", share: "share of the limit", limit: "limit" };
+
+// Memory by name, and what is said of the device, as far as the server has such figures.
 function machine(found) {
   const memory = (found.qeng_memory_bytes ?? []).toSorted((a, b) => b.value - a.value)
-    .map(({ labels, value }) => [labels.name ?? "", labels.place ?? "", bytes(value)]);
-  const devices = Object.entries(found).filter(([name]) => name.startsWith("qeng_device_"))
-    .flatMap(([name, list]) => list.map(({ labels, value }) => [Object.values(labels).join(", "),
-      name.replace(/^qeng_device_|_bytes$/g, "").replaceAll("_", " "),
-      name.endsWith("_bytes") ? bytes(value) : brief(value)]));
-  return [memory.length && table("Memory", ["Name", "Place", ["Bytes"]], memory),
-    devices.length && table("Devices", ["Device", "Figure", ["Value"]], devices)];
+    .map(({ labels, value }) => [[labels.name, labels.place].filter(Boolean).join(", "), bytes(value)]);
+  const device = Object.entries(found).filter(([name]) => name.startsWith("qeng_device_"))
+    .flatMap(([name, list]) => list.map(({ labels, value }) => {
+      const figure = name.slice("qeng_device_".length);
+      return [rates[figure] ?? figure.replaceAll("_", " "), Object.values(labels).join(", "),
+        figure === "share" ? `${Math.round(100 * value)} %` : brief(value)];
+    }));
+  return [memory.length && table("Memory of tensors", ["For", ["Bytes"]], memory),
+    device.length && table("Device", ["Figure", "Of", ["Value"]], device)];
 }
 
 export function open(root, life) {

@@ -180,7 +180,8 @@ return function(server)
     end
     call:reply(200, { first = first, records = file:records(), tokenizer = model or q.json.null,
       data = q.json.array(list) })
-  end, { says = "records of a dataset, and what of them is trained", query = { "first", "count" } })
+  end, { says = "records of a dataset, and what of them is trained", query = {
+    { "first", "integer", min = 0 }, { "count", "integer", min = 0 } } })
 
   server:route("GET", "/api/datasets/{name*}", function(call)
     local file, path = open(call)

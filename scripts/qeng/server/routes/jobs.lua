@@ -24,6 +24,7 @@ local function tail(path, from)
   return text, from + #text
 end
 
+local from_byte = { { "from", "integer", min = 0 } }
 local function offset(call)
   local from = tonumber(call.event.query.from or 0)
   if not from or from < 0 or from ~= math.floor(from) then
@@ -84,7 +85,7 @@ return function(server)
     local job = jobs:find(call.params.id)
     local text, to = tail(("%s/jobs/%s/log.txt"):format(server.root, job.id), offset(call))
     call:text(200, "text/plain; charset=utf-8", text, { ["x-next-offset"] = tostring(to) })
-  end, { says = "what a job says, from a byte on", query = { "from" } })
+  end, { says = "what a job says, from a byte on", query = from_byte })
 
   -- The size of a file, looked at a few times a second however many ask.
   local sizes = {}
@@ -129,7 +130,7 @@ return function(server)
   server:route("GET", "/api/runs/{name*}/metrics", function(call)
     local list, to = records(metrics_of(call), offset(call))
     call:reply(200, { next = to, records = q.json.array(list) })
-  end, { says = "a run's metrics, from a byte on", query = { "from" } })
+  end, { says = "a run's metrics, from a byte on", query = from_byte })
 
   server:route("GET", "/api/runs/{name*}/live", function(call)
     local path, from = metrics_of(call), offset(call)
@@ -143,5 +144,5 @@ return function(server)
       call:sleep(0.5)
     end
     call:close()
-  end, { says = "a run's metrics as they come", query = { "from" } })
+  end, { says = "a run's metrics as they come", query = from_byte })
 end

@@ -9,7 +9,7 @@ local most_beginnings = 100  -- of a model; those with the most pages
 local function shared_under(served, salt)
   if salt == 0 or salt == 1 then return served.name end
   for name, each in pairs(served.adapters) do
-    if salt and request.salt_of(each.adapter) == salt then return name end
+    if salt and request.salt(each.adapter) == salt then return name end
   end
   return q.json.null
 end

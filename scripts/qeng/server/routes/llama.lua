@@ -1,4 +1,4 @@
--- llama.cpp's routes beside texts and tokens: POST /infill, GET /props, GET /slots, and adapters: GET and POST
+-- llama.cpp's routes beside texts, tokens and slots: POST /infill, GET /props, and adapters: GET and POST
 -- /lora-adapters (scales), POST /lora-adapters/load and /lora-adapters/unload.
 
 local conversation = require "qeng.server.conversation"
@@ -61,19 +61,6 @@ return function(server)
     })
   end, { says = "what a model can do" })
 
-  server:route("GET", "/slots", function(call)
-    local list = {}
-    for _, each in ipairs(server.models) do
-      for _, r in ipairs(each.engine.running) do
-        list[#list + 1] = {
-          id = r.number, model = each.name, is_processing = true, n_ctx = each.engine.context,
-          n_prompt_tokens = r.prompt_tokens, n_prompt_tokens_cached = r.reused, n_decoded = #r.output,
-        }
-      end
-    end
-    call:reply(200, q.json.array(list))
-  end, { says = "requests that run" })
-
   server:route("GET", "/lora-adapters", function(call)
     local list = {}
     for i, pair in ipairs(adapters(server)) do
@@ -110,7 +97,7 @@ return function(server)
   server:route("POST", "/lora-adapters/unload", function(call, given)
     for _, each in ipairs(server.models) do
       if each.adapters[given.name] then
-        each.adapters[given.name] = nil
+        each:remove_adapter(given.name)
         return call:reply(200, { success = true })
       end
     end

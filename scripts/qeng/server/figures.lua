@@ -1,0 +1,78 @@
+-- What a server tells of itself at GET /metrics, all in one place: counts by route and tokens, times, and what engines,
+-- memory and the device say when they are asked.
+
+local metrics = require "qeng.server.metrics"
+local q = require "qeng.core"
+
+local figures = {}
+
+-- Declares all of a server's figures.
+function figures.declare(self)
+  local m = self.metrics
+  m:declare("qeng_requests_total", "counter", "requests answered, by method, route and status")
+  m:declare("qeng_request_seconds", "histogram", "from a request's head to the end of its answer")
+  m:declare("qeng_queue_seconds", "histogram", "from a request's head to its first step")
+  m:declare("qeng_time_to_first_token_seconds", "histogram", "from a request's head to its first token")
+  m:declare("qeng_inter_token_seconds", "histogram", "between tokens of an answer")
+  m:declare("qeng_tokens_total", "counter", "tokens by kind: prompt (computed), cached (not computed again), output")
+  m:declare("qeng_drafted_tokens_total", "counter", "tokens that were guessed ahead")
+  m:declare("qeng_accepted_tokens_total", "counter", "guesses that came true")
+  local function of_models(name, help, read, kind)
+    m:declare(name, kind or "gauge", help, function()
+      local all = {}
+      for _, each in ipairs(self.models) do
+        all[metrics.labels { model = each.name }] = read(each.engine:stats(), each)
+      end
+      return all
+    end)
+  end
+  of_models("qeng_running_requests", "requests in the batch", function(s) return s.running end)
+  of_models("qeng_waiting_requests", "requests in the queue", function(s) return s.waiting end)
+  of_models("qeng_engine_steps", "steps since the start", function(s) return s.steps end)
+  of_models("qeng_batched_requests_total", "requests of all steps: by steps, the mean batch",
+    function(_, each) return each.batched end, "counter")
+  of_models("qeng_kv_pages", "pages of the cache", function(s) return s.pages end)
+  of_models("qeng_kv_pages_used", "pages in use", function(s) return s.used end)
+  of_models("qeng_kv_bytes", "bytes of the pages in use", function(s) return s.kv_bytes end)
+  m:declare("qeng_connections", "gauge", "open connections", function() return self.http:stats().connections end)
+  m:declare("qeng_refused_total", "counter", "requests that never reached a route",
+    function() return self.http:stats().refused end)
+  local measured = "in the last step that was measured"
+  of_models("qeng_device_bytes", "bytes a second that operations read and wrote, " .. measured,
+    function(_, each) return each.rate and each.rate.bytes end)
+  of_models("qeng_device_flops", "floating-point operations a second, " .. measured,
+    function(_, each) return each.rate and each.rate.flops end)
+  of_models("qeng_device_share", "of the device's measured limit, " .. measured,
+    function(_, each) return each.rate and each.rate.share end)
+  m:declare("qeng_device_limit", "gauge", "measured limits of the device: bytes or operations a second", function()
+    local all = {}
+    for name, value in pairs(self.limits or {}) do all[metrics.labels { of = name }] = value end
+    return all
+  end)
+  m:declare("qeng_memory_bytes", "gauge", "memory of tensors by what it is for", function()
+    local all = {}
+    for name, account in pairs(q.memory()) do all[metrics.labels { name = name }] = account.bytes end
+    return all
+  end)
+  m:declare("qeng_peak_memory_bytes", "gauge", "the most memory that the process had", q.host.peak_rss)
+end
+
+-- Counts a call that is over: tokens of its prompts, of its answers, and those of prompts that were there already.
+function figures.count(self, call, status, path, seconds)
+  local m, prompt, output, reused = self.metrics, 0, 0, 0
+  for _, each in ipairs(call.requests) do
+    local r = each.request
+    prompt, output, reused = prompt + r.prompt_tokens, output + #r.output, reused + r.reused
+    m:add("qeng_tokens_total", r.prompt_tokens - r.reused, { kind = "prompt" })
+    m:add("qeng_tokens_total", r.reused, { kind = "cached" })
+    m:add("qeng_tokens_total", #r.output, { kind = "output" })
+    m:add("qeng_drafted_tokens_total", r.drafted)
+    m:add("qeng_accepted_tokens_total", r.accepted)
+    if r.started_at then m:observe("qeng_queue_seconds", r.started_at - call.event.at) end
+  end
+  m:add("qeng_requests_total", 1, { method = call.event.method, path = path, status = status })
+  m:observe("qeng_request_seconds", seconds, { path = path })
+  return prompt, output, reused
+end
+
+return figures
