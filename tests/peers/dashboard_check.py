@@ -103,6 +103,14 @@ with check("dashboard: each page loads without an error and fits 390, 1024 and 1
             expect(wide <= width, f"{name} is {wide} pixels wide at {width}")
             page.close()
 
+with check("dashboard: the overview names what memory is for, and the device's limits"), browsing() as (context, address):
+    page, words = watched(context)
+    page.goto(address)
+    page.get_by_role("row").filter(has=page.get_by_role("cell", name="weights", exact=True)).get_by_text("MiB").wait_for()
+    page.get_by_role("row").filter(has_text="bandwidth").wait_for()
+    fits(page, "overview-figures")
+    expect(not words, f"{words}")
+
 with check("dashboard: a chat streams, is stopped, and a question that is edited begins a branch"), browsing() as (context, address):
     page, words = watched(context)
     page.goto(f"{address}/#/chat")
