@@ -13,9 +13,12 @@ function operations(name, step) {
     brief(op.bytes), brief(op.gflop_s), brief(op.gb_s), make("span", { class: "share" },
       make("meter", { min: 0, max: 1, value: op.limit_share, "aria-hidden": "true" }),
       make("span", {}, percent(op.limit_share)))]);
-  return table(`${name}: ${time(step.ms)}; operations ${time(step.ops_ms)}, ${percent(step.limit_share)} of the limit`,
-    ["Operation", ["Calls"], ["Time"], ["Of the step"], ["FLOP"], ["Bytes"], ["GFLOP/s"], ["GB/s"],
-      ["Share of the limit"]], rows);
+  return [
+    table(name, ["Operation", ["Calls"], ["Time"], ["Of the step"], ["FLOP"], ["Bytes"], ["GFLOP/s"], ["GB/s"],
+      ["Share of the limit"]], rows),
+    make("p", {}, `It took ${time(step.ms)}; when measured, its operations ${time(step.ops_ms)}, ${
+      percent(step.limit_share)} of the limit.`),
+  ];
 }
 
 export async function open(root, life) {
@@ -37,8 +40,8 @@ export async function open(root, life) {
       said.textContent = limits ? `Limits of the device: ${brief(limits.bandwidth / 1e9)} GB/s, ${
         brief(limits.flops_f32 / 1e9)} GFLOP/s in f32, ${brief(limits.flops_bf16 / 1e9)} in bf16.`
         : "There is no memory left to measure the device's limits.";
-      shown.replaceChildren(operations(`A prompt of ${found.prompt} tokens`, found.prefill),
-        operations("A decoding step after it", found.decode));
+      shown.replaceChildren(...operations(`A prompt of ${found.prompt} tokens`, found.prefill),
+        ...operations("A decoding step after it", found.decode));
       life.tell(null);
     } catch (error) {
       said.textContent = "";
