@@ -31,7 +31,7 @@ function section(name) {
   const element = make("section", { "aria-label": name }, make("h2", {}, name), ...Object.values(parts));
   return { element, show(cache) {
     parts.about.replaceChildren(overview(cache));
-    if (cache.kinds.length > 1) {
+    if (cache.kinds.length > 1 || cache.kinds.some((kind) => kind.snapshots)) {
       put(parts.kinds, table(`What layers of ${name} keep`, ["Kind", ["Layers"], ["Of a page"]],
         cache.kinds.map((kind) => [kind.snapshots ? "snapshots of a state" : "keys and values", String(kind.layers),
           bytes(kind.bytes)])));
