@@ -1293,6 +1293,9 @@ function RecordScanner:errors() end
 local PacketFile = {}
 ---@return integer
 function PacketFile:records() end
+---What the file says of itself. payloads: records that hold no tokens; bytes: of all frames.
+---@return {records: integer, payloads: integer, frames: integer, tokens: integer, loss_tokens: integer, bytes: integer}
+function PacketFile:totals() end
 
 ---@class RecordInfo
 ---@field type string  "token_ids", or that of a payload, which has 0 tokens
@@ -1335,8 +1338,9 @@ function PacketFile:meta() end
 ---@field by_source table<integer, integer>
 
 ---Checks every frame and every block's hash, on all cores.
----progress is called now and then with bytes done and in all.
----@param opt? {progress?: fun(done: integer, total: integer)}
+---progress is called now and then with bytes done and in all. first, blocks: only so many blocks of 1 MiB from one on,
+---from 0, and the records that begin in them; records and blocks are then still those of the whole file.
+---@param opt? {progress?: fun(done: integer, total: integer), first?: integer, blocks?: integer}
 ---@return Damage
 function PacketFile:verify(opt) end
 ---One pass over all records with all cores. ends: tokens that end an answer.
@@ -1824,6 +1828,11 @@ function PagePool:copies() end
 function PagePool:available() end
 ---@return {pages: integer, page_tokens: integer, used: integer, remembered: integer, sequences: integer}
 function PagePool:stats() end
+---What is remembered by its beginnings, the one with the most pages first.
+---One is all pages that go on from one first page. longest: pages of the longest sequence in it; used: pages that a
+---sequence has; reused: how often the first page was taken over. Without a salt what it went on from is forgotten.
+---@return {salt?: integer, pages: integer, longest: integer, used: integer, reused: integer}[]
+function PagePool:beginnings() end
 ---Writes a step over the last counts[i] tokens of sequences ids[i] into its tensors, padded to their sizes.
 ---before, after: [sequences] i32, the page of the token before the step (the number of pages where there is none), and
 ---that of its last token.
@@ -2340,6 +2349,10 @@ function Engine:cancel(request) end
 
 ---@return EngineStats
 function Engine:stats() end
+---What the cache holds: dtype, bytes of a page in all layers and in each kind of state, the pages of requests that run,
+---and what is remembered (PagePool:beginnings).
+---@return {kv: dtype, page_tokens: integer, page_bytes: number, requests: table[], kinds: table[], beginnings: table[]}
+function Engine:cache() end
 ---After the model's weights changed: forgets what was computed with the old ones.
 function Engine:forget() end
 ---Writes what is remembered of the beginning of token ids into a file: full pages of them, as they came.

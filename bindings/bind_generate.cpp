@@ -185,6 +185,21 @@ int stats(Call& call) {
   return 1;
 }
 
+int beginnings(Call& call) {
+  const std::vector<PagePool::Beginning> found = call.self<PagePool>()->beginnings();
+  lua_createtable(call.L, static_cast<int>(found.size()), 0);
+  for (size_t i = 0; i < found.size(); ++i) {
+    lua_newtable(call.L);
+    if (found[i].salt >= 0) lua::set_field(call.L, "salt", found[i].salt);
+    lua::set_field(call.L, "pages", found[i].pages);
+    lua::set_field(call.L, "longest", found[i].longest);
+    lua::set_field(call.L, "used", found[i].used);
+    lua::set_field(call.L, "reused", found[i].reused);
+    lua_rawseti(call.L, -2, static_cast<int>(i) + 1);
+  }
+  return 1;
+}
+
 int available(Call& call) { return call.push(call.self<PagePool>()->available()); }
 
 // Writes a step into its tensors, whose sizes say how much is padding: the last counts[i] tokens of sequence ids[i].
@@ -237,6 +252,7 @@ void register_generate(lua_State* L) {
                         {"pages", fn<pages>},
                         {"copies", fn<copies>},
                         {"stats", fn<stats>},
+                        {"beginnings", fn<beginnings>},
                         {"available", fn<available>},
                         {"fill", fn<fill>}});
 }

@@ -121,6 +121,18 @@ int abandon(Call& call) {
 int open(Call& call) { return call.push(PacketFile::open(call.arg<std::string>(1))); }
 int records(Call& call) { return call.push(call.self<const PacketFile>()->records()); }
 
+int totals(Call& call) {
+  const auto self = call.self<const PacketFile>();
+  lua_newtable(call.L);
+  set_field(call.L, "records", self->records());
+  set_field(call.L, "payloads", self->payloads());
+  set_field(call.L, "frames", self->frames());
+  set_field(call.L, "tokens", self->tokens());
+  set_field(call.L, "loss_tokens", self->loss_tokens());
+  set_field(call.L, "bytes", self->frames_bytes());
+  return 1;
+}
+
 int info(Call& call) {
   const auto self = call.self<const PacketFile>();
   const RecordInfo record = self->info(call.arg<uint64_t>(1));
@@ -199,13 +211,14 @@ int errors(Call& call) {
 
 int verify(Call& call) {
   const auto self = call.self<const PacketFile>();
-  Options opt(call, 1, {"progress"});
+  Options opt(call, 1, {"progress", "first", "blocks"});
   std::function<void(uint64_t)> progress;
   if (opt.has("progress")) {
     const auto told = opt.get<lua::Ref>("progress");
     progress = [told, self](uint64_t done) { told.call(done, self->frames_bytes()); };
   }
-  const PacketReport report = self->verify(progress);
+  const PacketReport report =
+      self->verify(progress, opt.get<uint64_t>("first", 0), opt.get<uint64_t>("blocks", UINT64_MAX));
   lua_State* L = call.L;
   lua_newtable(L);
   set_field(L, "ok", report.ok());
@@ -281,6 +294,7 @@ void register_packets(lua_State* L) {
                                 {"finish", fn<finish<FrameWriter>>},
                                 {"abandon", fn<abandon<FrameWriter>>}});
   lua::methods<const PacketFile>(L, {{"records", fn<records>},
+                                     {"totals", fn<totals>},
                                      {"info", fn<info>},
                                      {"read", fn<read>},
                                      {"payload", fn<read_payload>},

@@ -54,7 +54,7 @@ void PagePool::forget(int32_t page) {
   if (state.serial == 0) return;
   const auto [first, last] = found_by_.equal_range(state.hash);
   found_by_.erase(std::find_if(first, last, [&](const auto& entry) { return entry.second == page; }));
-  state.serial = 0;
+  state.serial = 0, state.reused = 0;
   state.tokens.clear();
   if (state.users == 0) {
     idle_.erase(state.idle);
@@ -117,6 +117,7 @@ int64_t PagePool::reuse(int64_t id, const std::vector<int32_t>& tokens) {
   const size_t held = std::min(sequence.pages.size() * page_tokens, tokens.empty() ? 0 : tokens.size() - 1);
   sequence.tokens.assign(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(held));
   truncate(id, static_cast<int64_t>(held));
+  sequence.took = true;
   return static_cast<int64_t>(held);
 }
 
@@ -129,6 +130,8 @@ bool PagePool::extend(int64_t id, const std::vector<int32_t>& tokens) {
   int32_t last = length % page_tokens ? sequence.pages.back() : -1;  // is written into
   const bool copied = last >= 0 && states_[static_cast<size_t>(last)].users > 1;
   if (static_cast<int64_t>(added) + copied > available()) return false;
+  if (sequence.took && !sequence.pages.empty()) ++states_[static_cast<size_t>(sequence.pages[0])].reused;
+  sequence.took = false;
   if (copied) {
     const int32_t own = take();
     copies_.insert(copies_.end(), {last, own});
@@ -194,6 +197,36 @@ int64_t PagePool::fork(int64_t id) {
 void PagePool::close(int64_t id) {
   truncate(id, 0);
   sequences_.erase(id);
+}
+
+std::vector<PagePool::Beginning> PagePool::beginnings() const {
+  std::vector<const State*> remembered;
+  for (const auto& [hash, page] : found_by_) remembered.push_back(&states_[static_cast<size_t>(page)]);
+  // A page is remembered after the one before it.
+  std::sort(remembered.begin(), remembered.end(), [](const State* a, const State* b) { return a->serial < b->serial; });
+  struct Place {
+    size_t beginning;
+    int64_t depth;
+  };
+  std::unordered_map<uint64_t, Place> places;
+  std::vector<Beginning> found;
+  for (const State* state : remembered) {
+    const auto before = places.find(state->before);
+    Place place{found.size(), 1};
+    if (before != places.end()) {
+      place = {before->second.beginning, before->second.depth + 1};
+    } else {
+      const bool first = (state->before & kSalt) != 0;
+      found.push_back({first ? static_cast<int64_t>(state->before & ~kSalt) : -1, 0, 0, 0, state->reused});
+    }
+    places.emplace(state->serial, place);
+    Beginning& beginning = found[place.beginning];
+    ++beginning.pages;
+    beginning.used += state->users > 0;
+    beginning.longest = std::max(beginning.longest, place.depth);
+  }
+  std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.pages > b.pages; });
+  return found;
 }
 
 std::vector<int32_t> PagePool::copies() {

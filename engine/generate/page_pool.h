@@ -63,12 +63,20 @@ class PagePool {
   void forget();                  // all remembered pages that no sequence has
   int64_t forget_of(int64_t id);  // and those of a sequence that no other has; how many that were
 
+  // What is remembered by its beginnings: all pages that go on from one first page. `longest` pages of them are the
+  // longest sequence, `used` are those that a sequence has, and the first one was taken over `reused` times.
+  struct Beginning {
+    int64_t salt, pages, longest, used, reused;  // salt -1: what it went on from is forgotten
+  };
+  std::vector<Beginning> beginnings() const;  // the one with the most pages first
+
  private:
   struct State {
     int64_t users = 0;
     uint64_t serial = 0;  // of what it is remembered as; 0: not remembered
     uint64_t before = 0;  // the serial of the page before it, or the salt
     uint64_t hash = 0;
+    int64_t reused = 0;  // of a first page: sequences that took it over and went on
     std::vector<int32_t> tokens;
     std::list<int32_t>::iterator idle;  // its place among the idle, where it has no users and is remembered
   };
@@ -77,6 +85,7 @@ class PagePool {
     std::vector<int32_t> tokens;
     std::vector<int32_t> pages;
     std::vector<uint64_t> serials;  // of the full pages that are committed
+    bool took = false;              // reuse() gave it its pages, and it has not gone on yet
   };
   Sequence& at(int64_t id);
   const Sequence& at(int64_t id) const;

@@ -72,9 +72,11 @@ class PacketFile {
   void require_whole() const;  // Error("io") where the file has shrunk
 
   FrameErrors errors() const;  // of all reads so far
-  // Reads the whole file, on all cores; does not count into errors(). progress, if any, is called on this thread now
-  // and then with the bytes done so far.
-  PacketReport verify(const std::function<void(uint64_t)>& progress = {}) const;
+  // Reads `count` blocks from block `first` on, by default the whole file, on all cores; does not count into errors().
+  // A record belongs to the block that it begins in. progress, if any, is called on this thread now and then with the
+  // bytes done so far.
+  PacketReport verify(const std::function<void(uint64_t)>& progress = {}, uint64_t first = 0,
+                      uint64_t count = UINT64_MAX) const;
   uint64_t frames_bytes() const { return header_.frames_bytes; }
 
  private:

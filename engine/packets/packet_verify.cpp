@@ -30,16 +30,16 @@ void PacketFile::verify_block(uint64_t block, PacketReport& report) const {
   }
 }
 
-PacketReport PacketFile::verify(const std::function<void(uint64_t)>& progress) const {
+PacketReport PacketFile::verify(const std::function<void(uint64_t)>& progress, uint64_t first, uint64_t count) const {
   using Clock = std::chrono::steady_clock;
-  const uint64_t blocks = header_.blocks();
-  std::atomic<uint64_t> next{0};
+  const uint64_t blocks = header_.blocks(), from = std::min(first, blocks), end = from + std::min(count, blocks - from);
+  std::atomic<uint64_t> next{from};
   const auto take = [&](PacketReport& report, const auto& after) {
-    for (uint64_t block = next++; block < blocks; block = next++) verify_block(block, report), after(block);
+    for (uint64_t block = next++; block < end; block = next++) verify_block(block, report), after(block);
   };
   // Each thread takes blocks in ascending order, so the first kNamed of all are among each one's first kNamed.
   const uint64_t threads =
-      std::clamp<uint64_t>(static_cast<uint64_t>(available_threads()), 1, std::max<uint64_t>(blocks, 1));
+      std::clamp<uint64_t>(static_cast<uint64_t>(available_threads()), 1, std::max<uint64_t>(end - from, 1));
   std::vector<PacketReport> reports(threads);
   {
     std::vector<std::thread> others;
@@ -52,7 +52,7 @@ PacketReport PacketFile::verify(const std::function<void(uint64_t)>& progress) c
         for (std::thread& thread : threads) thread.join();
       }
     };
-    const Join join{others, next, blocks};
+    const Join join{others, next, end};
     for (uint64_t i = 1; i < threads; ++i) others.emplace_back([&, i] { take(reports[i], [](uint64_t) {}); });
     Clock::time_point last = Clock::now();
     take(reports[0], [&](uint64_t block) {

@@ -73,6 +73,13 @@ until_state(long.id, "running")
 deadline = q.time() + 60
 while steps_of(long.id) <= before and q.time() < deadline do server:turn(0) end
 assert(steps_of(long.id) > before, "it did not go on")
+local function live(id)
+  for _, run in ipairs(ask("GET", "/api/runs").runs) do
+    if run.name == "jobs/" .. id then return run.live, run.step end
+  end
+end
+local trains, step = live(long.id)
+assert(trains and step >= before and not live(first.id), "which run goes on")
 
 -- Killed from outside: the job has failed, and the server answers.
 server.jobs:find(long.id).process:stop(true)
@@ -80,6 +87,7 @@ deadline = q.time() + 20
 while ask("GET", "/api/jobs/" .. long.id).state == "running" and q.time() < deadline do server:turn(0) end
 local killed = ask("GET", "/api/jobs/" .. long.id)
 assert(killed.state == "failed" and killed.status == 128 + 9)
+assert(live(long.id) == false, "a run that was killed goes on")
 local broken = train { data = "bad.jsonl" }
 local ok = pcall(until_state, broken.id, "done")
 assert(not ok and ask("GET", "/api/jobs/" .. broken.id).state == "failed")

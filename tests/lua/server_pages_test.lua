@@ -32,7 +32,8 @@ local function follow(path)
   for name in files[path].body:gmatch 'from "%./([^"]+)"' do follow("/pages/" .. name) end
 end
 for path in index.body:gmatch '="(/[^"]+)"' do follow(path) end
-for _, name in ipairs { "overview.js", "chat.js", "requests.js", "models.js", "runs.js", "jobs.js", "style.css" } do
+for _, name in ipairs { "overview.js", "chat.js", "requests.js", "models.js", "runs.js", "jobs.js",
+  "packets.js", "kernels.js", "kv.js", "style.css" } do
   assert(files["/pages/" .. name], name .. " is named by no file")
 end
 

@@ -146,6 +146,35 @@ TEST_CASE("a sequence's pages are forgotten, but for those that another has") {
   CHECK_THROWS(pool.forget_of(99));
 }
 
+TEST_CASE("beginnings are the trees of what is remembered: their pages, depth, users and how often each was taken") {
+  PagePool pool(20, 4, true);
+  const auto fill = [&](int64_t salt, const std::vector<int32_t>& tokens) {
+    const int64_t id = pool.open(salt), held = pool.reuse(id, tokens);
+    REQUIRE(pool.extend(id, {tokens.begin() + held, tokens.end()}));
+    pool.commit(id);
+    return id;
+  };
+  const auto figures = [&](size_t i) {
+    const auto all = pool.beginnings();
+    REQUIRE(i < all.size());
+    return std::vector<int64_t>{all[i].salt, all[i].pages, all[i].longest, all[i].used, all[i].reused};
+  };
+  CHECK(pool.beginnings().empty());
+  pool.close(fill(0, counted(0, 14)));          // three full pages
+  fill(0, {0, 1, 2, 3, 9, 9, 9, 9, 8});         // the first of them, and another second
+  const int64_t left = fill(7, counted(0, 5));  // under an adapter
+  CHECK(figures(0) == std::vector<int64_t>{0, 4, 3, 2, 1});
+  CHECK(figures(1) == std::vector<int64_t>{7, 1, 1, 1, 0});
+  const int64_t waiting = pool.open(7);
+  CHECK(pool.reuse(waiting, counted(0, 6)) == 4);
+  pool.close(waiting);  // it found no room and took nothing
+  pool.close(left);
+  CHECK(figures(1) == std::vector<int64_t>{7, 1, 1, 0, 0});
+  fill(7, counted(0, 6));
+  CHECK(figures(1) == std::vector<int64_t>{7, 1, 1, 1, 1});
+  CHECK(pool.beginnings().size() == 2);
+}
+
 TEST_CASE("whatever sequences do, each finds what it stored, and nothing is lost") {
   for (const bool remember : {true, false})
     for (unsigned seed = 1; seed <= 30; ++seed) {

@@ -9,16 +9,28 @@ local function marks(to)
   return ">>", "<<"
 end
 
--- change(text): applied to each stretch that is trained throughout, or not at all. to: the text's file descriptor.
+-- The stretches of a record's first `most` tokens (all) that are trained throughout, or not at all: {text =,
+-- trained =}. Without a tokenizer, or where it has no such token, the text has ids.
+function marked.stretches(tokens, mask, tokenizer, most)
+  local last, size = math.min(#tokens, most or #tokens), tokenizer and tokenizer:vocab_size() or 0
+  local list, stretch = {}, {}
+  for i = 1, last do
+    local id = tokens[i]
+    stretch[#stretch + 1] = id >= 0 and id < size and tokenizer:bytes(id) or id .. " "
+    if i == last or mask[i] ~= mask[i + 1] then
+      list[#list + 1], stretch = { text = table.concat(stretch), trained = mask[i] == 1 }, {}
+    end
+  end
+  return list
+end
+
+-- change(text): applied to each stretch. to: the text's file descriptor.
 local function joined(tokens, mask, tokenizer, to, change)
   local begin, finish = marks(to)
-  local parts, stretch = {}, {}
-  for i, id in ipairs(tokens) do
-    stretch[#stretch + 1] = tokenizer and tokenizer:bytes(id) or id .. " "
-    if mask[i] ~= mask[i + 1] then
-      local text = change(table.concat(stretch))
-      parts[#parts + 1], stretch = mask[i] == 1 and begin .. text .. finish or text, {}
-    end
+  local parts = {}
+  for i, each in ipairs(marked.stretches(tokens, mask, tokenizer)) do
+    local text = change(each.text)
+    parts[i] = each.trained and begin .. text .. finish or text
   end
   return table.concat(parts)
 end

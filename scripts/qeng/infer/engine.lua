@@ -19,6 +19,7 @@ local paged = require "qeng.infer.paged"
 local prefixes = require "qeng.infer.prefixes"
 local q = require "qeng.core"
 local request = require "qeng.infer.request"
+local sequences = require "qeng.infer.sequences"
 local speculate = require "qeng.infer.speculate"
 
 local engine = {}
@@ -368,6 +369,24 @@ function Engine:stats()
   stats.running, stats.waiting, stats.steps = #self.running, #self.waiting, self.steps
   stats.kv_bytes, stats.kv_capacity = stats.used * self.runner.page_bytes, stats.pages * self.runner.page_bytes
   return stats
+end
+
+-- What the cache holds: {kv (dtype of keys and values), page_tokens, page_bytes, kinds (sequences.kinds), requests =
+-- {{number =, tokens =, pages =, reused = tokens that were there already, salt =}...}, beginnings = what is remembered
+-- (PagePool:beginnings)}.
+function Engine:cache()
+  local runner, requests = self.runner, {}
+  for i, r in ipairs(self.running) do
+    local tokens = runner.pool:length(r.id)
+    requests[i] = {
+      number = r.number, tokens = tokens, pages = pages_of(self, tokens), reused = r.reused, salt = r.salt,
+    }
+  end
+  return {
+    kv = runner.kv, page_tokens = runner.page_tokens, page_bytes = runner.page_bytes, requests = requests,
+    kinds = sequences.kinds(self.model, { kv = runner.kv, page_tokens = runner.page_tokens }),
+    beginnings = runner.pool:beginnings(),
+  }
 end
 
 -- To be called after the model's weights changed, when nothing runs: no result of the old ones is used again.

@@ -34,6 +34,21 @@ function sequences.bytes(model, tokens, shape)
   return bytes
 end
 
+-- The states by what they keep: {{layers =, bytes = of a page in all of these, snapshots = whether they are}...}.
+function sequences.kinds(model, shape)
+  local list, known = {}, {}
+  for _, kind in ipairs(model.states) do
+    local bytes = kind:bytes(shape.page_tokens, shape)
+    local key = bytes .. tostring(kind.of_sequence)
+    if not known[key] then
+      known[key] = { layers = 0, bytes = 0, snapshots = kind.of_sequence == true }
+      list[#list + 1] = known[key]
+    end
+    known[key].layers, known[key].bytes = known[key].layers + 1, known[key].bytes + bytes
+  end
+  return list
+end
+
 -- shape: pages, page_tokens, kv, rows, sequences, remember (keep full pages for equal beginnings).
 function sequences.new(model, shape)
   local self = setmetatable({
@@ -50,6 +65,7 @@ function Sequences:close(id) self.pool:close(id) end
 function Sequences:length(id) return self.pool:length(id) end
 function Sequences:available() return self.pool:available() end
 function Sequences:stats() return self.pool:stats() end
+function Sequences:beginnings() return self.pool:beginnings() end
 function Sequences:forget(id) return self.pool:forget(id) end
 function Sequences:pages(id) return self.pool:pages(id) end
 

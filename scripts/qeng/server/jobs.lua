@@ -92,30 +92,37 @@ function Jobs:told(job)
   return said
 end
 
--- A path of the options as the recipe gets it.
-local function path_of(self, name, value)
+-- The path that an option names, as a recipe gets it. where: the option's full name, for errors.
+function Jobs:path(name, value, where)
   if name == "model" or name == "tokenizer" then
     for _, each in ipairs(self.server.models) do
       if each.name == value and each.path then return each.path end
     end
   end
-  return self.server:inside(value, "options." .. name)
+  return self.server:inside(value, where)
 end
 
--- The command line of a job. resumed: it goes on where it stopped.
-local function arguments(self, job, resumed)
-  local kind, list = Jobs.kinds[job.kind], {}
-  list[1] = q.fs.find("recipes/" .. kind.recipe .. ".lua")
-    or problem.raise(500, ("the recipe %s is not beside the executable"):format(kind.recipe))
-  for _, entry in ipairs(kind.fields) do
-    local name, value = entry[1], job.options[entry[1]]
+-- The command line of a recipe with options, of which `fields` says what they are.
+function Jobs:words(recipe, fields, options)
+  local list = {}
+  list[1] = q.fs.find("recipes/" .. recipe .. ".lua")
+    or problem.raise(500, ("the recipe %s is not beside the executable"):format(recipe))
+  for _, entry in ipairs(fields) do
+    local name, value = entry[1], options[entry[1]]
     if value ~= nil and value ~= false then
-      if entry.path then value = path_of(self, name, value) end
+      if entry.path then value = self:path(name, value, "options." .. name) end
       if type(value) == "number" then value = ("%.17g"):format(value) end
       -- One word, so that no value is taken for another option.
       list[#list + 1] = "--" .. name:gsub("_", "-") .. (value ~= true and "=" .. value or "")
     end
   end
+  return list
+end
+
+-- The command line of a job. resumed: it goes on where it stopped.
+local function arguments(self, job, resumed)
+  local kind = Jobs.kinds[job.kind]
+  local list = self:words(kind.recipe, kind.fields, job.options)
   list[#list + 1] = kind.out and "--out" or "--output"
   list[#list + 1] = (folder_of(self, job) .. "/" .. (kind.out or kind.output)):gsub("/$", "")
   if resumed then list[#list + 1] = "--resume" end

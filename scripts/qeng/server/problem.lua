@@ -13,6 +13,11 @@ function problem.raise(status, message, param, code, headers)
     headers = headers }, meta), 0)
 end
 
+-- What is said of a file, with the name that the client gave it in the place of its path.
+function problem.named(text, path, name)
+  return (text:gsub(path:gsub("%W", "%%%0"), (name:gsub("%%", "%%%%"))))
+end
+
 local function kind(status)
   if status == 429 then return "rate_limit_error" end
   return status < 500 and "invalid_request_error" or "server_error"

@@ -10,8 +10,11 @@ import * as requests from "./requests.js";
 import * as models from "./models.js";
 import * as runs from "./runs.js";
 import * as jobs from "./jobs.js";
+import * as packets from "./packets.js";
+import * as kernels from "./kernels.js";
+import * as kv from "./kv.js";
 
-const pages = { overview, chat, requests, models, runs, jobs };
+const pages = { overview, chat, requests, models, runs, jobs, packets, kernels, kv };
 const main = document.getElementById("main");
 const problem = document.getElementById("problem");
 const nav = document.querySelector("nav");

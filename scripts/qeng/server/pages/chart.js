@@ -2,7 +2,7 @@
 
 import { make, brief } from "./dom.js";
 
-const width = 480, height = 200, left = 52, bottom = 22, top = 8;
+const width = 480, height = 200, left = 58, bottom = 22, top = 8;
 const most = 400;  // points of a line: about as many as it has pixels
 
 function svg(tag, attributes, ...children) {

@@ -53,6 +53,8 @@ export function brief(value, digits = 3) {
 }
 
 export function bytes(value) {
+  if (value < 2 ** 10) return `${value} B`;
+  if (value < 2 ** 20) return `${Number((value / 2 ** 10).toPrecision(3))} KiB`;
   return value >= 2 ** 30 ? (value / 2 ** 30).toFixed(1) + " GiB" : (value / 2 ** 20).toFixed(1) + " MiB";
 }
 

@@ -2,17 +2,35 @@
 
 import { get, metrics, sum } from "./api.js";
 import { chart } from "./chart.js";
-import { brief, bytes, make } from "./dom.js";
+import { brief, bytes, make, put, table } from "./dom.js";
 
 export const title = "Overview";
 
 const every = 2000, minute = 60;
+
+const rates = { bytes: "bytes a second", flops: "operations a second", share: "share of the limit", limit: "limit" };
+
+// Memory by name, and what is said of the device, as far as the server has such figures.
+function machine(found) {
+  const memory = (found.qeng_memory_bytes ?? []).toSorted((a, b) => b.value - a.value)
+    .map(({ labels, value }) => [[labels.name, labels.place].filter(Boolean).join(", "), bytes(value)]);
+  const device = Object.entries(found).filter(([name]) => name.startsWith("qeng_device_"))
+    .flatMap(([name, list]) => list.map(({ labels, value }) => {
+      const figure = name.slice("qeng_device_".length);
+      return [rates[figure] ?? figure.replaceAll("_", " "), Object.values(labels).join(", "),
+        figure === "share" ? `${Math.round(100 * value)} %` : brief(value)];
+    }));
+  return [memory.length && table("Memory of tensors", ["For", ["Bytes"]], memory),
+    device.length && table("Device", ["Figure", "Of", ["Value"]], device)];
+}
 
 export function open(root, life) {
   const tiles = make("dl", { class: "tiles" });
   const rate = chart("Tokens", "a second, over the last minute", { x: [-minute, 0], zero: true });
   const load = chart("Requests", "over the last minute", { x: [-minute, 0], zero: true });
   root.append(tiles, make("div", { class: "charts" }, rate.figure, load.figure));
+  const places = [make("div"), make("div")];
+  root.append(make("div", { class: "pair" }, ...places));
 
   const past = [];  // { at, output, prompt: tokens a second, running, waiting }
   let before;
@@ -33,6 +51,7 @@ export function open(root, life) {
       past.filter((p) => p[key] !== undefined).map((p) => [p.at - now, p[key]]) });
     rate.draw([line("answers", "output"), line("prompts", "prompt")]);
     load.draw([line("running", "running"), line("waiting", "waiting")]);
+    machine(found).forEach((made, i) => { if (made) put(places[i], made); });
     const pages = sum(found, "qeng_kv_pages"), used = sum(found, "qeng_kv_pages_used");
     tiles.replaceChildren(...Object.entries({
       "models": models.data.length,

@@ -29,7 +29,8 @@ export function open(root, life) {
   life.every(1000, async () => {
     const [slots, found] = await Promise.all([get("/slots", life.signal), metrics(life.signal)]);
     put(now, table("Running now", ["Model", ["Request"], ["Prompt"], ["Cached"], ["Answered"], ["Context"]],
-      slots.filter((s) => s.is_processing).map((s) => [s.model, s.id, s.n_prompt_tokens, s.n_prompt_tokens_cached, s.n_decoded, s.n_ctx].map(String)),
+      slots.filter((s) => s.is_processing).map((s) => [s.model, s.id, s.n_prompt_tokens, s.n_prompt_tokens_cached,
+        s.n_decoded, s.n_ctx].map(String)),
       "nothing runs"));
     const rows = histograms.flatMap(([name, label]) => [...by_path(found[name + "_bucket"])].map(([path, buckets]) =>
       [path ? `${label}, ${path}` : label, brief(buckets.at(-1).value),

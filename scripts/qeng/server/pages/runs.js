@@ -27,38 +27,40 @@ export function line(run, key) {
   return { label: run.name, points: records.map((r) => [r.step, r[key]]) };
 }
 
-export async function open(root, life) {
+export function open(root, life) {
   const chosen = new Map();
   const choice = make("fieldset", {}, make("legend", {}, "Shown"));
   const drawn = figures.map(([key, label, unit]) => ({ key, ...chart(label, unit) }));
   const last = make("div");
   root.append(choice, make("div", { class: "charts" }, ...drawn.map((each) => each.figure)), last);
 
-  const { runs } = await get("/api/runs", life.signal);
-  if (!runs.length) choice.append("No runs: they are the folders of --root with a metrics.jsonl.");
-  runs.forEach(({ name }, i) => {
-    const box = make("input", { type: "checkbox", checked: i === runs.length - 1 });
-    box.addEventListener("change", () => toggle(name, box.checked));
-    choice.append(field(name, box));
-    if (box.checked) chosen.set(name, follow(name));
-  });
+  // Boxes of runs that are new; those of the first time show one: the one that trains, or the last.
+  const known = new Set(), none = make("span", {}, "No runs: they are the folders of --root with a metrics.jsonl.");
+  choice.append(none);
+  function offer(runs) {
+    const first = known.size ? undefined : runs.findLast((run) => run.live) ?? runs.at(-1);
+    none.hidden = runs.length > 0;
+    for (const run of runs.filter(({ name }) => !known.has(name))) {
+      const box = make("input", { type: "checkbox", checked: run === first });
+      box.addEventListener("change", () => {
+        if (box.checked) chosen.set(run.name, follow(run.name));
+        else chosen.delete(run.name);
+        update().catch(life.tell);
+      });
+      choice.append(field(run.name, box));
+      if (run === first) chosen.set(run.name, follow(run.name));
+      known.add(run.name);
+    }
+  }
 
-  function show() {
-    const list = [...chosen.values()];
-    for (const each of drawn) each.draw(list.map((run) => line(run, each.key)));
-    put(last, table("Last step", ["Run", ["Step"], ["Loss"], ["Tokens/s"]], list.map((run) => {
-      const r = run.records.findLast((each) => each.loss !== undefined) ?? {};
-      return [run.name, brief(r.step), brief(r.loss, 4), brief(r.tok_s)];
-    })));
-  }
   async function update() {
-    await Promise.all([...chosen.values()].map((run) => run.read(life.signal)));
-    show();
-  }
-  function toggle(name, on) {
-    if (on) chosen.set(name, follow(name));
-    else chosen.delete(name);
-    update().catch(life.tell);
+    const { runs } = await get("/api/runs", life.signal);
+    offer(runs);
+    const list = [...chosen.values()].filter((run) => runs.some(({ name }) => name === run.name));  // others are gone
+    await Promise.all(list.map((run) => run.read(life.signal)));
+    for (const each of drawn) each.draw(list.map((run) => line(run, each.key)));
+    put(last, table("All runs", ["Run", "State", ["Step"], ["Loss"], ["Tokens/s"]], runs.map((run) =>
+      [run.name, run.live ? "● trains" : "ended", brief(run.step), brief(run.loss, 4), brief(run.tok_s)])));
   }
   life.every(2000, update);
 }

@@ -7,6 +7,8 @@ local Jobs = require "qeng.server.jobs"
 local problem = require "qeng.server.problem"
 local q = require "qeng.core"
 
+local most_last = 16 * 1024    -- of a file that are read for its last record
+local most_runs = 500          -- in a list
 local most_read = 1024 * 1024  -- bytes of a file in an answer: the next comes by its offset
 
 -- The bytes of a file from an offset on, to the end of a line, and where they end.
@@ -37,6 +39,15 @@ local function records(path, from)
   local list = {}
   for line in text:gmatch "[^\n]+" do list[#list + 1] = q.try(q.json.decode, line) end
   return list, to
+end
+
+-- The last record of a run's metrics that has a loss, as far as the end of the file has one.
+local function last_step(path, size)
+  local list, last = records(path, math.max(0, size - most_last)), {}
+  for _, record in ipairs(list) do
+    if type(record) == "table" and type(record.loss) == "number" then last = record end
+  end
+  return last
 end
 
 return function(server)
@@ -76,16 +87,6 @@ return function(server)
     call:text(200, "text/plain; charset=utf-8", text, { ["x-next-offset"] = tostring(to) })
   end, { says = "what a job says, from a byte on", query = from_byte })
 
-  server:route("GET", "/api/runs", function(call)
-    local list = {}
-    for _, pattern in ipairs(server.root and { "/*/metrics.jsonl", "/*/*/metrics.jsonl" } or {}) do
-      for _, path in ipairs(q.fs.glob(server.root .. pattern)) do
-        list[#list + 1] = { name = path:sub(#server.root + 2, -#"/metrics.jsonl" - 1) }
-      end
-    end
-    call:reply(200, { runs = q.json.array(list) })
-  end, { says = "runs: folders with metrics" })
-
   -- The size of a file, looked at a few times a second however many ask.
   local sizes = {}
   local function size_of(path)
@@ -98,6 +99,31 @@ return function(server)
     end
     return known.size
   end
+
+  -- A run as a list shows it; its file is read again once it has grown.
+  local known = {}
+  local function run_of(name)
+    local path = q.try(server.inside, server, name .. "/metrics.jsonl", "name")
+    local size = path and size_of(path)
+    if not path then return end
+    if not known[path] or known[path].size ~= size then
+      local last = last_step(path, size)
+      known[path] = { size = size, step = last.step, loss = last.loss, tok_s = last.tok_s }
+    end
+    local run = known[path]
+    local live = q.try(q.fs.holder, path:match "^(.*)/") ~= nil
+    return { name = name, step = run.step, loss = run.loss, tok_s = run.tok_s, live = live }
+  end
+
+  server:route("GET", "/api/runs", function(call)
+    local list = {}
+    for _, pattern in ipairs(server.root and { "/*/metrics.jsonl", "/*/*/metrics.jsonl" } or {}) do
+      for _, path in ipairs(q.fs.glob(server.root .. pattern)) do
+        if #list < most_runs then list[#list + 1] = run_of(path:sub(#server.root + 2, -#"/metrics.jsonl" - 1)) end
+      end
+    end
+    call:reply(200, { runs = q.json.array(list) })
+  end, { says = "runs: folders with metrics, their last steps, and whether a process trains there" })
 
   local function metrics_of(call) return server:inside(call.params.name .. "/metrics.jsonl", "name") end
 
