@@ -178,6 +178,22 @@ for seed = 1, 4 do
   if fn.name == "get_weather" then checked(fn.arguments) else equal(fn.name, "clock", "one of them") end
 end
 
+-- Of several functions those that are allowed are called, and told of, alone; in both APIs.
+local both = { weather, clock }
+local only = { type = "allowed_tools", allowed_tools = { mode = "required",
+  tools = { { type = "function", ["function"] = { name = "clock" } } } } }
+for seed = 1, 4 do
+  local call = post("/v1/chat/completions", { messages = asked, max_tokens = 100, seed = seed, tools = both,
+    tool_choice = only }).choices[1].message.tool_calls[1]
+  equal(call["function"].name, "clock", "the one that is allowed")
+end
+local allowed = tools.new(tokenizer(templates.hermes), both, only)
+equal(#allowed:for_template(), 1, "told of")
+equal(allowed.choice, "required", "mode")
+local response = { type = "allowed_tools", mode = "auto", tools = { { type = "function", name = "get_weather" } } }
+allowed = tools.new(tokenizer(templates.hermes), both, response):for_template()
+equal(allowed[1]["function"].name, "get_weather", "told of")
+
 -- A call that was cut off says so, in all three APIs, and keeps what there is of its arguments.
 body.seed, body.max_tokens = 1, 24
 body.tool_choice = { type = "function", ["function"] = { name = "get_weather" } }
@@ -305,6 +321,11 @@ refused({ tools = { clock, clock } }, "tools[1].function.name")
 refused({ tools = { { type = "web_search" } } }, "tools[0]")
 refused({ tool_choice = { type = "function", ["function"] = { name = "other" } } }, "tool_choice")
 refused({ tool_choice = { type = "function", ["function"] = true } }, "tool_choice")
+refused({ tool_choice = { type = "allowed_tools", mode = "auto", tools = { { type = "function", name = "other" } } } },
+  "tool_choice.tools[0]")
+refused({ tool_choice = { type = "allowed_tools", mode = "any", tools = { { type = "function", name = "clock" } } } },
+  "tool_choice.mode")
+refused({ tool_choice = { type = "allowed_tools", mode = "auto" } }, "tool_choice.tools")
 refused({ tools = q.json.array {}, tool_choice = "required" }, "tool_choice")
 refused({ response_format = { type = "json_object" } }, "response_format")
 print "ok"

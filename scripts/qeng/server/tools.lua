@@ -47,6 +47,25 @@ local function check(list)
   return known
 end
 
+-- The tools and the choice of {type = allowed_tools, mode =, tools = {those of the list that may be called}}: the model
+-- is told of these alone. Of another choice both stay as they are.
+local function narrowed(list, known, choice)
+  if type(choice) ~= "table" or choice.type ~= "allowed_tools" then return list, choice end
+  local said, allowed, some = choice.allowed_tools or choice, {}, {}
+  for i, tool in ipairs(type(said.tools) == "table" and said.tools or {}) do
+    local named = type(tool) == "table" and (tool["function"] or tool)
+    local name = type(named) == "table" and named.name
+    if not known[name or 1] then bad(("tool_choice.tools[%d]"):format(i - 1), "expected one of the functions") end
+    allowed[name] = true
+  end
+  for _, tool in ipairs(list) do
+    if allowed[tool["function"].name] then some[#some + 1] = tool end
+  end
+  if #some == 0 then bad("tool_choice.tools", "expected some of the functions") end
+  if said.mode ~= "auto" and said.mode ~= "required" then bad("tool_choice.mode", "expected auto or required") end
+  return q.json.array(some), said.mode
+end
+
 -- "auto", "none", "required", or the name of the function that has to be called.
 local function chosen(choice, known)
   if choice == nil then return "auto" end
@@ -72,6 +91,7 @@ function tools.new(tokenizer, list, choice, parallel)
     if choice ~= nil and choice ~= "none" and choice ~= "auto" then bad("tool_choice", "there are no tools") end
     return nil
   end
+  list, choice = narrowed(list, check(list), choice)
   local known = check(list)
   local template = tokenizer:info().chat_template or ""
   local self = setmetatable({

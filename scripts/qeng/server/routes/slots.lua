@@ -46,7 +46,7 @@ function actions.restore(server, call, served, id, adapter)
   path = server:inside(path, "filename")
   local began = q.time()
   local ids, why = q.try(served.engine.load_prefix, served.engine, path, adapter)
-  if not ids then problem.raise(400, why.message, "filename") end
+  if not ids then problem.raise(400, problem.named(why.message, path, name), "filename") end
   served:place({ tokens = ids, adapter = adapter }, id)
   return { id_slot = id, filename = name, n_restored = #ids, n_read = size_of(path),
     timings = { restore_ms = 1000 * (q.time() - began) } }
