@@ -183,9 +183,9 @@ local both = { weather, clock }
 local only = { type = "allowed_tools", allowed_tools = { mode = "required",
   tools = { { type = "function", ["function"] = { name = "clock" } } } } }
 for seed = 1, 4 do
-  local call = post("/v1/chat/completions", { messages = asked, max_tokens = 100, seed = seed, tools = both,
+  local first = post("/v1/chat/completions", { messages = asked, max_tokens = 100, seed = seed, tools = both,
     tool_choice = only }).choices[1].message.tool_calls[1]
-  equal(call["function"].name, "clock", "the one that is allowed")
+  equal(first["function"].name, "clock", "the one that is allowed")
 end
 local allowed = tools.new(tokenizer(templates.hermes), both, only)
 equal(#allowed:for_template(), 1, "told of")

@@ -2,13 +2,14 @@
 probabilities are the engine's own (server.lua) to the bit, alone and among 64 clients, streamed and whole."""
 import asyncio
 import json
+import time
 import urllib.request
 
 import anthropic
 import openai
 import pydantic
 from peers import check, expect, row
-from serving import KEY, own, serving
+from serving import KEY, figures, own, serving
 
 
 def say(text):
@@ -66,6 +67,32 @@ def completions(client):
     expect("".join(chunk.choices[0].text for chunk in streamed) == prompt, "streamed and whole differ")
     scored = client.completions.create(model="tiny", prompt=["The hat is", "The dog"], max_tokens=0, echo=True, logprobs=0)
     expect(len(scored.choices) == 2 and scored.usage.completion_tokens == 0, "prompts that are only scored")
+
+
+def measured(client, address):
+    """The server's times lie within those that the client measures, and its counts are the client's."""
+    before, firsts, wholes, tokens, prompts, reused = figures(address), 0.0, 0.0, 0, 0, 0
+    for i in range(16):
+        begin, first = time.perf_counter(), None
+        for chunk in client.chat.completions.create(**as_chat(DRAWN[i]), stream=True, stream_options={"include_usage": True}):
+            if first is None and chunk.choices and (chunk.choices[0].delta.content or chunk.choices[0].finish_reason):
+                first = time.perf_counter() - begin
+        firsts, wholes = firsts + first, wholes + time.perf_counter() - begin
+        tokens, prompts = tokens + chunk.usage.completion_tokens, prompts + chunk.usage.prompt_tokens
+        reused += chunk.usage.prompt_tokens_details.cached_tokens
+    after = figures(address)
+
+    def more(name):
+        return after.get(name, 0) - before.get(name, 0)
+
+    path = '{path="/v1/chat/completions"}'
+    expect(more("qeng_time_to_first_token_seconds_count") == 16 and more("qeng_request_seconds_count" + path) == 16, "requests")
+    expect(more("qeng_inter_token_seconds_count") == tokens - 16, f"{tokens} tokens, {more('qeng_inter_token_seconds_count')} times between them")
+    kinds = [more(f'qeng_tokens_total{{kind="{kind}"}}') for kind in ("prompt", "cached", "output")]
+    expect(kinds == [prompts - reused, reused, tokens], f"tokens by kind {kinds}, the client has {[prompts - reused, reused, tokens]}")
+    first, whole, between = (more(f"qeng_{name}") for name in ("time_to_first_token_seconds_sum", "request_seconds_sum" + path, "inter_token_seconds_sum"))
+    expect(0 < more("qeng_queue_seconds_sum") < first < firsts, f"first tokens {first:.4f} s, for the client {firsts:.4f}")
+    expect(first + between < whole < wholes, f"whole {whole:.4f} s, for the client {wholes:.4f}; {first:.4f} and {between:.4f} in it")
 
 
 class Place(pydantic.BaseModel):
@@ -194,6 +221,8 @@ with serving() as address:
         alone(client, expected)
     with check("openai: 64 clients at once get what each gets alone"):
         asyncio.run(among_others(v1, expected))
+    with check("openai: what /metrics says lies within what the client measures"):
+        measured(client, address)
     with check("openai: completions"):
         completions(client)
     with check("openai: structured output"):
@@ -211,4 +240,4 @@ with serving() as address:
         theirs(other)
     with check("anthropic: eight at once"):
         asyncio.run(their_async(address))
-row("openai, anthropic", f"{openai.__version__}, {anthropic.__version__}", 10)
+row("openai, anthropic", f"{openai.__version__}, {anthropic.__version__}", 11)
