@@ -68,6 +68,7 @@ def prepared():
     shutil.copytree(qeng.ROOT / "recipes/tiny", root / "tiny")
     said = [{"messages": [{"role": "user", "content": f"Number {i}?"}, {"role": "assistant", "content": f"It is {i}."}]} for i in range(24)]
     (root / "data.jsonl").write_text("".join(json.dumps(each) + "\n" for each in said))
+    qeng.run("recipes/convert.lua", root / "data.jsonl", "--tokenizer", "recipes/tiny", "--output", root / "data.qubgpu")
     return root, home
 
 
@@ -95,14 +96,14 @@ def finished(address, job):
 
 
 def examples(address, home):
-    """Those of curl as they stand, but for the port, the name of the job, and two steps."""
+    """Those of curl as they stand, but for the port, the names of jobs, and two steps."""
     found = re.findall(r"^    (curl (?:.*\\\n)*.*)$", PAGE, re.MULTILINE)
-    expect(len(found) == 7, f"{len(found)} examples of curl, this knows 7")
+    expect(len(found) == 12, f"{len(found)} examples of curl, this knows 12")
     ask(address, "/v1/completions", {"prompt": TEXT[:200], "max_tokens": 1, "id_slot": 1})  # what the slots' are about
     job = ""
     for command in found:
         command = command.replace("localhost:8080", address).replace('"steps": 200', '"steps": 2')
-        said = curl(re.sub(r"train-\d+-\d+-1", job, command), home)
+        said = curl(re.sub(r"train-\d+-\d+-1", job, re.sub(r"jobs/convert-\d+-\d+-1/", "", command)), home)
         if "/v1/chat/completions" in command:
             expect(json.loads(said)["choices"][0]["message"]["role"] == "assistant", said)
         elif '"kind"' in command:
@@ -111,6 +112,16 @@ def examples(address, home):
             expect(state == "done", f"the job is {state}")
         elif "/slots/" in command:
             expect(json.loads(said)["filename"] == "manual", said)
+        elif "/records" in command:
+            expect(json.loads(said)["records"] == 24, said)
+        elif "/verify" in command:
+            expect(json.loads(said)["ok"], said)
+        elif "/api/datasets/" in command:
+            expect(json.loads(said)["totals"]["records"] == 24, said)
+        elif "/api/kernels" in command:
+            expect(json.loads(said)["decode"]["ops"][0]["ms"] > 0, said)
+        elif "/api/plan" in command:
+            expect("lora" in json.loads(said)["text"], said)
         elif "/live" in command:
             expect(said == "event: record\n", said)
     status, _, said = ask(address, "/v1/completions", {"model": "mine", "prompt": "Number 1?", "max_tokens": 4})
