@@ -397,6 +397,18 @@ equal(table.concat(names, " "), "first a1 b1 a2", "turns")
 for i = 1, 4 do listener:leave(blocked[i]) end
 for call_id in pairs(order) do run(call_id) end
 
+-- Of paths that fit, the first is meant.
+for _, pair in ipairs { { "POST", "/deep/{name*}/wave" }, { "GET", "/deep/{name*}" } } do
+  local method, path = unpack(pair)
+  server:route(method, path, function(call) call:reply(200, { [method] = call.params.name }) end, { says = path })
+end
+equal(post("/deep/a/b/wave", "{}").POST, "a/b", "the longer path")
+equal(q.json.decode(select(2, get "/deep/a/b")).GET, "a/b", "the other")
+id = listener:put("GET", "/deep/a/wave")
+run(id)
+equal(listener.answers[id].status, 405, "a method that the first path has not")
+equal(listener.answers[id].headers.allow, "POST", "Allow")
+
 -- Prompts are in no log line; figures count what was answered.
 for _, line in ipairs(lines) do assert(not q.json.encode(line):find "Where") end
 _, text = get "/metrics"

@@ -52,11 +52,13 @@ function Server:route(method, path, handler, about)
   self.routes[#self.routes + 1] = route
 end
 
+-- The first path that fits is meant, whatever its methods.
 local function find(self, event)
-  local method, others = event.method == "HEAD" and "GET" or event.method, {}
+  local method, others, meant = event.method == "HEAD" and "GET" or event.method, {}, nil
   for _, route in ipairs(self.routes) do
     local found = { event.path:match(route.pattern) }
-    if found[1] then
+    if found[1] and (meant or route.pattern) == route.pattern then
+      meant = route.pattern
       if route.method == method then
         local params = {}
         for i, name in ipairs(route.names) do params[name] = found[i] end

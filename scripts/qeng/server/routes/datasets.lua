@@ -183,6 +183,10 @@ return function(server)
   end, { says = "records of a dataset, and what of them is trained", query = {
     { "first", "integer", min = 0 }, { "count", "integer", min = 0 } } })
 
+  server:route("POST", "/api/datasets/{name*}/verify", function(call)
+    call:reply(200, verify(call, open(call)))
+  end, { says = "checks every frame, every block and the index of a dataset" })
+
   server:route("GET", "/api/datasets/{name*}", function(call)
     local file, path = open(call)
     local tokenizer, model = tokenizer_of(server, file)
@@ -192,8 +196,4 @@ return function(server)
       tokenizer = model or q.json.null, statistics = found,
     })
   end, { says = "what a dataset holds" })
-
-  server:route("POST", "/api/datasets/{name*}/verify", function(call)
-    call:reply(200, verify(call, open(call)))
-  end, { says = "checks every frame, every block and the index of a dataset" })
 end
