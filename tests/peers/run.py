@@ -1,6 +1,6 @@
-"""python tests/peers/run.py [NAME...]: runs the checks of NAME_check.py, by default of all, each file as a process of its own, those of
-types beside the others: neither keeps two cores busy. What it prints at the end: the tables, what failed and what was skipped, and
-"N passed, N failed[, N skipped]". Exit status 1: something failed."""
+"""python tests/peers/run.py [NAME...]: runs the checks of NAME_check.py, by default of all, each file as a process of its own, in queues
+beside each other: types, the server's, and the others. None keeps two cores busy. What it prints at the end: the tables, what failed and
+what was skipped, and "N passed, N failed[, N skipped]". Exit status 1: something failed."""
 import concurrent.futures
 import os
 import pathlib
@@ -13,6 +13,8 @@ HERE = pathlib.Path(__file__).parent
 LIMIT = 900  # seconds of a file: the longest takes 300 on two cores
 ORDER = ["tokens", "tiktoken", "templates", "models", "folders", "adapter_llama", "adapter_peft", "training", "preference", "distill", "grpo", "own_model",
          "memory", "edit", "server", "responses", "evaluation", "clients", "openapi", "misshapen", "faults", "dashboard", "types"]
+
+APART = [{"types"}, {"server", "responses", "evaluation", "clients", "openapi", "misshapen", "faults", "dashboard"}]
 
 lines = []
 
@@ -57,7 +59,7 @@ def main(names):
                 run(name, {**environment, "QENG_PEERS_WORK": folder}, log)
 
         with concurrent.futures.ThreadPoolExecutor() as pool:
-            queues = [[each for each in wanted if (each == "types") == apart] for apart in (False, True)]
+            queues = [[each for each in wanted if each in group] for group in [set(ORDER) - set().union(*APART), *APART]]
             for done in [pool.submit(run_all, some, os.path.join(work, str(i))) for i, some in enumerate(queues)]:
                 done.result()
         failed = [line for line in lines if line.startswith("FAILED ")]
