@@ -1480,6 +1480,7 @@ function Hub:room() end
 ---@field max_connections? integer  2048
 ---@field max_unsent? integer  bytes of one stream: 1 MiB; a reader that is slower is dropped
 ---@field max_waiting_bytes? integer  of bodies that wait does not give yet: 256 MiB
+---@field starting? boolean  until the first wait, as the loop loads something, requests get 503; those of `open` 200
 ---@field cert? string  PEM files: TLS
 ---@field key? string
 

@@ -30,7 +30,7 @@ int http_server(Call& call) {
   const lua::Options opt(call, 1,
                          {"host", "port", "threads", "keys", "open", "hosts", "origins", "max_body", "max_head",
                           "head_seconds", "body_seconds", "write_seconds", "idle_seconds", "max_connections",
-                          "max_unsent", "max_waiting_bytes", "cert", "key"});
+                          "max_unsent", "max_waiting_bytes", "starting", "cert", "key"});
   using Words = std::vector<std::string>;
   HttpOptions options;
   options.host = opt.get("host", options.host);
@@ -49,6 +49,7 @@ int http_server(Call& call) {
   options.max_connections = bytes(opt, "max_connections", options.max_connections);
   options.max_unsent = bytes(opt, "max_unsent", options.max_unsent);
   options.max_waiting_bytes = bytes(opt, "max_waiting_bytes", options.max_waiting_bytes);
+  options.starting = opt.get("starting", options.starting);
   options.cert = opt.get("cert", options.cert);
   options.key = opt.get("key", options.key);
   return call.push(std::make_shared<HttpServer>(std::move(options)));

@@ -99,11 +99,14 @@ std::optional<HttpRefusal> AccessRules::check(const RequestHead& head, const std
       return HttpRefusal{204, "", "", lines + "Access-Control-Max-Age: 600\r\n"};
     }
   }
-  const bool is_open = std::find(open_.begin(), open_.end(), path) != open_.end();
-  if (!keys_.empty() && !is_open && !knows_key(head))
+  if (!keys_.empty() && !is_open(path) && !knows_key(head))
     return HttpRefusal{401, "this server wants a key: send Authorization: Bearer KEY, or x-api-key: KEY",
                        "invalid_api_key", "WWW-Authenticate: Basic realm=\"qeng\"\r\n"};
   return std::nullopt;
+}
+
+bool AccessRules::is_open(const std::string& path) const {
+  return std::find(open_.begin(), open_.end(), path) != open_.end();
 }
 
 }  // namespace qeng

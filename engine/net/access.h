@@ -25,6 +25,8 @@ class AccessRules {
   // Nothing for a request that may be asked. A preflight of an origin in the list is "refused" with 204.
   std::optional<HttpRefusal> check(const RequestHead& head, const std::string& path) const;
 
+  bool is_open(const std::string& path) const;  // needs no key
+
   // Header lines that let a browser's page of an origin in the list read the answer; "" for other requests.
   std::string origin_headers(const RequestHead& head) const;
 

@@ -118,6 +118,8 @@ void Connection::take_head(size_t size) {
   event_.query = std::move(target->query);
   origin_lines_ = listener_.access.origin_headers(head);
   if (auto refusal = listener_.access.check(head, event_.path)) return refuse(std::move(*refusal));
+  if (listener_.desk.starting && listener_.access.is_open(event_.path)) return refuse({200, "", "", ""});
+  if (listener_.desk.starting) return refuse({503, "this server is about to answer", "", "Retry-After: 1\r\n"});
   if (listener_.desk.stopping) return refuse({503, "this server is about to stop", "", "Retry-After: 5\r\n"});
   if (head.content_length.value_or(0) > options.max_body)
     return refuse({413, "the body is larger than this server takes", "", ""});
@@ -175,7 +177,7 @@ void Connection::refuse(HttpRefusal refusal) {
   event_.status = refusal.status;
   const bool head_only = event_.method == "HEAD";
   const std::string body = refusal_body(refusal);
-  if (refusal.status >= 400) listener_.desk.refused(std::move(event_));  // below, it is the answer to a preflight
+  if (refusal.status >= 400) listener_.desk.refused(std::move(event_));  // below, it is an answer
   event_ = HttpEvent();
   const std::string json = body.empty() ? "" : "Content-Type: application/json\r\n";
   queue(head_text({.status = refusal.status,

@@ -20,7 +20,7 @@ namespace qeng {
 struct Listener {
   HttpOptions options;
   AccessRules access{options};
-  Desk desk{options.max_waiting_bytes};
+  Desk desk{options.max_waiting_bytes, options.starting};
 };
 
 class Connection : public std::enable_shared_from_this<Connection> {

@@ -27,7 +27,7 @@ struct AnswerForm {
 
 class Desk {
  public:
-  explicit Desk(size_t max_waiting_bytes) : max_waiting_bytes_(max_waiting_bytes) {}
+  Desk(size_t max_waiting_bytes, bool starts) : starting(starts), max_waiting_bytes_(max_waiting_bytes) {}
 
   // Bytes of bodies that are here or on their way. False: there is no room, and nothing was kept.
   bool keep_bytes(size_t count);
@@ -46,7 +46,7 @@ class Desk {
   void forget_all();  // every client is gone, silently
   HttpStats stats() const;
 
-  std::atomic<bool> stopping = false;
+  std::atomic<bool> starting, stopping = false;
   std::atomic<size_t> connections = 0, dropped_slow = 0, unsent_bytes = 0;
 
  private:

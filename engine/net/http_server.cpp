@@ -48,7 +48,10 @@ HttpServer::~HttpServer() = default;
 
 uint16_t HttpServer::port() const { return inner_->port; }
 
-std::optional<HttpEvent> HttpServer::wait(double seconds) { return inner_->listener.desk.wait(seconds); }
+std::optional<HttpEvent> HttpServer::wait(double seconds) {
+  inner_->listener.desk.starting = false;
+  return inner_->listener.desk.wait(seconds);
+}
 
 void HttpServer::respond(uint64_t id, int status, const HttpHeaders& headers, std::string_view body) {
   inner_->answer(id, status, headers, body);

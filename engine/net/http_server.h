@@ -38,6 +38,9 @@ struct HttpOptions {
   size_t max_unsent = size_t{1} << 20;           // of one connection, when a stream goes on: the client is dropped
   size_t max_waiting_bytes = size_t{256} << 20;  // of bodies that the loop has not taken: 503
 
+  // Until the loop waits for its first event, as it loads something: requests get 503, and those of `open` an empty 200.
+  bool starting = false;
+
   std::string cert, key;  // PEM files: TLS 1.2 and 1.3. Both or neither
 };
 

@@ -271,6 +271,29 @@ TEST_CASE("200 connections at once each get their own answer") {
   }
 }
 
+TEST_CASE("until the loop waits for an event, open paths say that the server lives, and others that it is not ready") {
+  HttpOptions options = any_port();
+  options.starting = true;
+  options.keys = {"key"};
+  options.open = {"/health"};
+  HttpServer server(options);
+  const auto status = [&](const std::string& path, const std::string& lines) {
+    HttpClient client(server.port());
+    client.send("GET " + path + " HTTP/1.1\r\nHost: x\r\n" + lines + "\r\n");
+    return client.reply();
+  };
+  CHECK(status("/health", "").status == 200);
+  CHECK(status("/ready", "").status == 401);
+  const Reply early = status("/ready", "x-api-key: key\r\n");
+  CHECK(early.status == 503);
+  CHECK(early.headers.at("retry-after") == "1");
+  for (const int told : {401, 503}) CHECK(next(server).status == told);
+  HttpClient client(server.port());
+  client.send("GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+  server.respond(next(server).id, 200, {}, "x");
+  CHECK(client.reply().body == "x");
+}
+
 TEST_CASE("a server that stops finishes what it began, and one that is closed has sent what it was given") {
   HttpServer server(any_port());
   HttpClient streaming(server.port()), open(server.port());

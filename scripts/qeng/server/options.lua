@@ -72,6 +72,8 @@ end
 return function(opt)
   local http = access(opt)
   if (http.cert == nil) ~= (http.key == nil) then q.error("usage", "--tls-cert and --tls-key go together") end
+  http.starting = true
+  local listener = q.http_server(http)  -- it says that it lives, and is not ready, while models are loaded
   local limits = q.limits { if_room = true }  -- now: later it would keep requests waiting
   local first = {}
   if opt.model ~= "" or not opt.models then
@@ -83,7 +85,7 @@ return function(opt)
   local made = server.new {
     models = first, dir = opt.models, keep = opt.keep, load = { dtype = opt.dtype, weights = opt.weights },
     adapters = adapters(opt.adapter), queue = opt.queue,
-    grace = opt.grace, log = log_to(opt.log), http = http, root = opt.root, limits = limits,
+    grace = opt.grace, log = log_to(opt.log), http = listener, root = opt.root, limits = limits,
     engine = {
       max_batch = opt.max_batch, kv = opt.kv, memory = opt.kv_memory, context = opt.context > 0 and opt.context or nil,
     },

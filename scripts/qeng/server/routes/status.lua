@@ -1,4 +1,5 @@
--- GET /health (the process lives), /ready (it takes requests), /metrics and /openapi.json.
+-- GET /health (the process lives), /ready (it takes requests), /metrics and /openapi.json. While models are loaded the
+-- listener answers for these: 200 and 503.
 
 local openapi = require "qeng.server.openapi"
 
