@@ -73,6 +73,9 @@ local path = folder .. "/f32.safetensors"
 local engine = model:engine { kv = "f32", pages = 32, page_tokens = 8 }
 local other = q.load("recipes/tiny", { dtype = "bf16" })
 refused("weights is", function() other:engine({ kv = "f32", pages = 32, page_tokens = 8 }):load_prefix(path) end)
+refused("remember = false", function()
+  model:engine({ kv = "f32", pages = 32, page_tokens = 8, remember = false }):load_prefix(path)
+end)
 refused("kv is", engine.load_prefix, engine, folder .. "/bf16.safetensors")
 local bytes = q.fs.read(path)
 for _, length in ipairs { 0, 7, 200, #bytes - 1 } do

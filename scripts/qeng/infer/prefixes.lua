@@ -100,6 +100,7 @@ function prefixes.load(engine, path, adapter)
       for i, page in ipairs(pages) do bytes:rows(page * rows, rows):copy(stored:rows((i - 1) * rows, rows)) end
     end)
     pool:commit(id)
+    if pool:stats().remembered == 0 then q.error("value", "engine: it was made with remember = false") end
     return ids
   end)
   file:close()

@@ -116,13 +116,14 @@ return function(server)
   end
 
   server:route("GET", "/api/runs", function(call)
-    local list = {}
+    local list, more = {}, false
     for _, pattern in ipairs(server.root and { "/*/metrics.jsonl", "/*/*/metrics.jsonl" } or {}) do
       for _, path in ipairs(q.fs.glob(server.root .. pattern)) do
-        if #list < most_runs then list[#list + 1] = run_of(path:sub(#server.root + 2, -#"/metrics.jsonl" - 1)) end
+        more = more or #list == most_runs
+        if not more then list[#list + 1] = run_of(path:sub(#server.root + 2, -#"/metrics.jsonl" - 1)) end
       end
     end
-    call:reply(200, { runs = q.json.array(list) })
+    call:reply(200, { runs = q.json.array(list), more = more })
   end, { says = "runs: folders with metrics, their last steps, and whether a process trains there" })
 
   local function metrics_of(call) return server:inside(call.params.name .. "/metrics.jsonl", "name") end
