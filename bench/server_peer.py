@@ -37,7 +37,7 @@ import sys, time, xllamacpp
 p = xllamacpp.CommonParams()
 p.model.path, p.port = sys.argv[1], int(sys.argv[2])
 clients, threads = int(sys.argv[3]), int(sys.argv[4])
-p.n_parallel, p.n_ctx, p.kv_unified = clients, clients * 1024, True
+p.n_parallel, p.n_ctx, p.kv_unified = clients, clients * 1024, False  # unified, each sequence is weighed against the tokens of all
 p.cpuparams.n_threads = p.cpuparams_batch.n_threads = threads
 server = xllamacpp.Server(p)
 print("ready", server.listening_address, flush=True)
