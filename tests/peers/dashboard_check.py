@@ -52,7 +52,9 @@ def browsing():
     with serving("--root", str(root)) as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         try:
-            yield browser.new_context(http_credentials={"username": "anyone", "password": KEY}), address
+            context = browser.new_context(http_credentials={"username": "anyone", "password": KEY})
+            context.set_default_timeout(120000)  # other checks run beside this one
+            yield context, address
         finally:
             browser.close()
 
@@ -164,11 +166,11 @@ with check("dashboard: an adapter is trained from the page, served and asked"), 
     page.get_by_role("heading", name="train-").wait_for()
     name = page.get_by_role("heading", name="train-").text_content()
     page.goto(f"{address}/#/runs")
-    page.get_by_label(f"jobs/{name}").wait_for(timeout=60000)
+    page.get_by_label(f"jobs/{name}").wait_for()
     page.goto(f"{address}/#/jobs")
     row = page.get_by_role("row").filter(has_text=name)
     row.get_by_role("button", name="Show").click()
-    row.get_by_role("button", name="Serve it").click(timeout=90000)
+    row.get_by_role("button", name="Serve it").click()
     page.get_by_role("img", name="Loss; last: jobs/train-").wait_for()
     fits(page, "jobs-trained")
     page.goto(f"{address}/#/models")
@@ -211,18 +213,18 @@ with check("dashboard: kernels are measured, a plan is made, a model is quantize
     page.goto(f"{address}/#/kernels")
     page.get_by_label("Tokens of the prompt").fill("64")
     page.get_by_role("button", name="Measure").click()
-    page.get_by_role("cell", name="row_linear", exact=True).nth(1).wait_for(timeout=60000)
+    page.get_by_role("cell", name="row_linear", exact=True).nth(1).wait_for()
     fits(page, "kernels-measured")
     page.goto(f"{address}/#/models")
     page.get_by_label("Model, path within --root, or 1b to 90b").fill("tiny")
     page.get_by_label("What for").select_option("lora")
     page.get_by_role("button", name="Plan").click()
-    page.get_by_text("Fits on").wait_for(timeout=60000)
+    page.get_by_text("Fits on").wait_for()
     page.get_by_role("button", name="Quantize").click()
     page.get_by_text("has begun and will write").wait_for()
     fits(page, "models-planned")
     page.get_by_role("link", name="Jobs").last.click()
-    page.get_by_role("row").filter(has_text="quantize").filter(has_text="done").wait_for(timeout=60000)
+    page.get_by_role("row").filter(has_text="quantize").filter(has_text="done").wait_for()
     expect(not words, f"{words}")
 
 with check("dashboard: without the key there is nothing"), browsing() as (context, address):
