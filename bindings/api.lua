@@ -2397,6 +2397,7 @@ function Request:speed() end
 ---@field grace? number  seconds for what runs when it is told to end (30)
 ---@field root? string  the folder whose files requests may name
 ---@field log? fun(line: string)  takes a line of JSON for each request
+---@field log_text? boolean  with what was asked and answered
 ---@field limits? table  of q.limits: of every 256 steps one is measured against them, for /metrics
 ---@field ping? number  seconds after which a silent stream says that it lives (15)
 ---@field http? table  options of q.http_server

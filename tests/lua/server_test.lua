@@ -415,6 +415,11 @@ _, text = get "/metrics"
 assert(text:find 'qeng_requests_total{method="POST",path="/v1/chat/completions",status="200"} 10\n', text)
 assert(text:find 'qeng_tokens_total{kind="output"} %d+' and text:find 'qeng_time_to_first_token_seconds_count %d+')
 
+server.log_text = true
+local answered = post("/v1/completions", { prompt = "The hat is", max_tokens = 4, temperature = 0 }).choices[1].text
+equal(q.json.decode(lines[#lines].body).prompt, "The hat is", "what was asked, for who wants that")
+equal(lines[#lines].texts[1], answered, "and what was answered")
+server.log_text = nil
 assert(text:find(('qeng_memory_bytes{name="weights"} %d\n'):format(q.memory().weights.bytes)), text)
 assert(not text:find 'qeng_device_share{', "nothing is measured without limits")
 

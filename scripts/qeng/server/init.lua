@@ -84,15 +84,25 @@ local function log(self, line)
   self.log_failed = not ok
 end
 
--- The call is over: it leaves the server, is counted and logged. Prompts and answers are in no log.
+-- What was asked and answered, for the log of who wants that.
+local function said(call)
+  local texts = {}
+  for i, each in ipairs(call.requests) do texts[i] = each.request.text end
+  return call.event.body, q.json.array(texts)
+end
+
+-- The call is over: it leaves the server, is counted and logged. Prompts and answers are in no log unless asked for.
 local function leave(self, call, status)
   if not self.calls[call.id] then return end
   call:cancel()
   self.calls[call.id], self.active[call.id], self.sleeping[call.id] = nil, nil, nil
   local path, seconds = call.route and call.route.path or "none", q.time() - call.event.at
   local prompt, output, reused = figures.count(self, call, status, path, seconds)
+  local body, texts
+  if self.log_text then body, texts = said(call) end
   log(self, {
-    time = os.date "!%Y-%m-%dT%H:%M:%SZ", request = call.name, remote = call.event.remote, method = call.event.method,
+    time = os.date "!%Y-%m-%dT%H:%M:%SZ", body = body, texts = texts, request = call.name,
+    remote = call.event.remote, method = call.event.method,
     path = call.event.path, status = status, seconds = seconds, bytes = call.bytes, prompt_tokens = prompt,
     output_tokens = output, cached_tokens = reused, traceparent = call.event.headers.traceparent,
     problem = call.problem,
@@ -250,6 +260,7 @@ end
 --   root        the folder whose files requests may name; without it they may name none
 --   grace       seconds for what runs when it is told to end (30)
 --   log         takes a line of JSON for each request; false: none
+--   log_text    true: with what was asked and answered
 --   limits      of q.limits: of every 256 steps one is measured against them, for /metrics
 --   ping        seconds after which a silent stream says that it lives (15), as proxies close what is silent
 --   http        options of q.http_server, or one
@@ -258,7 +269,8 @@ local function new(opt)
     routes = {}, calls = {}, active = {}, sleeping = {}, wake_at = 0, metrics = metrics.new(), named = 0,
     started = os.time(),
     salt = q.host.hash(os.time() .. q.time()):sub(1, 14), queue = opt.queue or 256, grace = opt.grace or 30,
-    log = opt.log, root = opt.root and q.fs.real(opt.root), limits = opt.limits, ping = opt.ping or 15,
+    log = opt.log, log_text = opt.log_text,
+    root = opt.root and q.fs.real(opt.root), limits = opt.limits, ping = opt.ping or 15,
   }, Server)
   self.shelf = Shelf.new(opt.engine, opt.dir, opt.keep, opt.load)
   self.models = self.shelf.list

@@ -31,6 +31,7 @@ options.set("serve", {
   { "queue", 256, "requests that may wait; more get status 429", min = 0 },
   { "grace", 30, "seconds for what runs when the server is told to end", min = 0 },
   { "log", "-", "access log as lines of JSON, without prompts and answers: a file, - for standard error, none" },
+  { "log_text", false, "the access log has prompts and answers too" },
 })
 
 local loopback = { ["127.0.0.1"] = true, ["::1"] = true, localhost = true }
@@ -85,7 +86,8 @@ return function(opt)
   local made = server.new {
     models = first, dir = opt.models, keep = opt.keep, load = { dtype = opt.dtype, weights = opt.weights },
     adapters = adapters(opt.adapter), queue = opt.queue,
-    grace = opt.grace, log = log_to(opt.log), http = listener, root = opt.root, limits = limits,
+    grace = opt.grace, log = log_to(opt.log), log_text = opt.log_text,
+    http = listener, root = opt.root, limits = limits,
     engine = {
       max_batch = opt.max_batch, kv = opt.kv, memory = opt.kv_memory, context = opt.context > 0 and opt.context or nil,
     },
