@@ -43,6 +43,16 @@ equal(#ask("GET", "/slots"), 3, "and so does the next")
 local saved = ask("POST", "/slots/2?action=save", { filename = "hat.bin" })
 equal(saved.n_saved >= prompt - prompt % 8, true, "whole pages of the prompt")
 equal(saved.n_written, #q.fs.read(root .. "/slots/hat.bin.safetensors"), "bytes")
+
+-- A full disk: the client is told, the file that was there stays, and so does what the slot keeps.
+local save, stderr, whole = q.safetensors.save, io.stderr, q.fs.read(root .. "/slots/hat.bin.safetensors")
+q.safetensors.save = function() q.error("io", "no space left on device") end
+io.stderr = { write = function() end }
+ask("POST", "/slots/2?action=save", { filename = "hat.bin" }, 500)
+q.safetensors.save, io.stderr = save, stderr
+equal(q.fs.read(root .. "/slots/hat.bin.safetensors") == whole, true, "the file that was there")
+equal(ask("POST", "/slots/2?action=save", { filename = "again" }).n_saved, saved.n_saved, "the slot after that")
+
 server = new(root)
 ask("POST", "/slots/1?action=save", { filename = "empty" }, 400)
 local restored = ask("POST", "/slots/1?action=restore", { filename = "hat.bin" })

@@ -294,6 +294,16 @@ def until_steps(job, more):
     expect(steps_of(job) >= more, f"{job} has {steps_of(job)} steps")
 
 
+def resumed(client, job, more):
+    """Resumes a job, lets it take so many steps and ends it: after which step it went on."""
+    before = steps_of(job)
+    client.ask("POST", f"/api/jobs/{job}/resume")
+    until_steps(job, before + more)
+    client.ask("POST", f"/api/jobs/{job}/cancel")
+    until(client, job, "cancelled")
+    return before
+
+
 def killed_job(client, server):
     job = train(client, steps=100000, save_every=5)
     until(client, job, "running")
@@ -303,12 +313,7 @@ def killed_job(client, server):
     found = until(client, job, "failed")
     expect(found["status"] == 128 + 9, f"{found}")
     well(client, "a killed job")
-    before = steps_of(job)
-    client.ask("POST", f"/api/jobs/{job}/resume")
-    until_steps(job, before + 5)
-    client.ask("POST", f"/api/jobs/{job}/cancel")
-    until(client, job, "cancelled")
-    return f"state failed, status 137, served on; resumed after step {before}"
+    return f"state failed, status 137, served on; resumed after step {resumed(client, job, 5)}"
 
 
 def killed_server():
@@ -324,12 +329,9 @@ def killed_server():
     child_gone = psutil.wait_procs([child], timeout=30)[1] == []
     expect(child_gone, "the training goes on without its server")
     with serving("--root", str(ROOT)) as address:
-        client, before = Client(address), steps_of(job)
+        client = Client(address)
         expect(json.loads(client.ask("GET", f"/api/jobs/{job}")[1])["state"] == "stopped", "the new server does not know that it stopped")
-        client.ask("POST", f"/api/jobs/{job}/resume")
-        until_steps(job, before + 2)
-        client.ask("POST", f"/api/jobs/{job}/cancel")
-        until(client, job, "cancelled")
+        before = resumed(client, job, 2)
     return f"its job wrote a checkpoint and ended; a new server resumed it after step {before}"
 
 

@@ -2,6 +2,7 @@
 -- GET /api/datasets/{name}/records shows records, POST /api/datasets/{name}/verify looks for damage.
 
 local analyze = require "qeng.plan.analyze"
+local files = require "qeng.server.files"
 local marked = require "qeng.data.marked"
 local problem = require "qeng.server.problem"
 local q = require "qeng.core"
@@ -26,13 +27,6 @@ local function open(call)
   local name = call.params.name
   local path = call.server:inside(name, "name")
   return of_file(name, path, q.ndp.open, path), path
-end
-
-local function size_of(path)
-  local file = io.open(path, "rb")
-  local size = file and file:seek "end"
-  if file then file:close() end
-  return size
 end
 
 -- Calls visit(name) for the datasets of the root, a folder's own before those of folders in it. Links that leave the
@@ -161,7 +155,7 @@ return function(server)
       local file, why = q.try(q.ndp.open, path)
       local totals = file and file:totals() or {}
       list[#list + 1] = {
-        name = name, size = size_of(path), records = totals.records, tokens = totals.tokens,
+        name = name, size = files.size(path), records = totals.records, tokens = totals.tokens,
         trained = totals.loss_tokens, problem = not file and problem.named(why.message, path, name) or nil,
       }
       if #list % 10 == 0 then call:pause() end
@@ -192,7 +186,7 @@ return function(server)
     local tokenizer, model = tokenizer_of(server, file)
     local found = of_file(call.params.name, path, statistics, file, tokenizer)
     call:reply(200, {
-      name = call.params.name, size = size_of(path), totals = file:totals(), crc = file:crc(), meta = file:meta(),
+      name = call.params.name, size = files.size(path), totals = file:totals(), crc = file:crc(), meta = file:meta(),
       tokenizer = model or q.json.null, statistics = found,
     })
   end, { says = "what a dataset holds" })

@@ -3,6 +3,7 @@
 -- run is a folder of the root with a metrics.jsonl.
 
 local fields = require "qeng.server.fields"
+local files = require "qeng.server.files"
 local Jobs = require "qeng.server.jobs"
 local problem = require "qeng.server.problem"
 local q = require "qeng.core"
@@ -92,9 +93,7 @@ return function(server)
   local function size_of(path)
     local known, now = sizes[path], q.time()
     if not known or now > known.at + 0.25 then
-      local file = io.open(path, "rb")
-      known = { at = now, size = file and file:seek "end" or 0 }
-      if file then file:close() end
+      known = { at = now, size = files.size(path) or 0 }
       sizes[path] = known
     end
     return known.size

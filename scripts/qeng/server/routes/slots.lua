@@ -3,6 +3,7 @@
 -- (infer/prefixes.lua): a long prompt is then not computed again. Of a prompt these are whole pages of the cache.
 
 local fields = require "qeng.server.fields"
+local files = require "qeng.server.files"
 local problem = require "qeng.server.problem"
 local q = require "qeng.core"
 
@@ -21,13 +22,6 @@ local function file_of(server, call)
   return "slots/" .. (name:find "%.safetensors$" and name or name .. ".safetensors"), name
 end
 
-local function size_of(path)
-  local file = assert(io.open(path, "rb"))
-  local size = file:seek "end"
-  file:close()
-  return size
-end
-
 local actions = {}
 
 function actions.save(server, call, served, id)
@@ -36,7 +30,7 @@ function actions.save(server, call, served, id)
   path = server.root .. "/" .. path
   q.fs.mkdir(server.root .. "/slots")
   local count = served.engine:save_prefix(path, slot.tokens, slot.adapter)
-  return { id_slot = id, filename = name, n_saved = count, n_written = size_of(path),
+  return { id_slot = id, filename = name, n_saved = count, n_written = files.size(path),
     timings = { save_ms = 1000 * (q.time() - began) } }
 end
 
@@ -48,7 +42,7 @@ function actions.restore(server, call, served, id, adapter)
   local ids, why = q.try(served.engine.load_prefix, served.engine, path, adapter)
   if not ids then problem.raise(400, problem.named(why.message, path, name), "filename") end
   served:place({ tokens = ids, adapter = adapter }, id)
-  return { id_slot = id, filename = name, n_restored = #ids, n_read = size_of(path),
+  return { id_slot = id, filename = name, n_restored = #ids, n_read = files.size(path),
     timings = { restore_ms = 1000 * (q.time() - began) } }
 end
 
