@@ -1480,7 +1480,7 @@ function Hub:room() end
 ---@field max_connections? integer  2048
 ---@field max_unsent? integer  bytes of one stream: 1 MiB; a reader that is slower is dropped
 ---@field max_waiting_bytes? integer  of bodies that wait does not give yet: 256 MiB
----@field starting? boolean  until the first wait, as the loop loads something, requests get 503; those of `open` 200
+---@field starting? boolean  until ready() or the first wait requests get 503, those of `open` 200
 ---@field cert? string  PEM files: TLS
 ---@field key? string
 
@@ -1493,6 +1493,8 @@ function q.http_server(opt) end
 local HttpServer = {}
 ---@return integer
 function HttpServer:port() end
+---What was to be loaded is there: with `starting`, requests wait for the loop from now on.
+function HttpServer:ready() end
 ---The next event; nil where none comes in time, and at Ctrl-C or SIGTERM. Its kinds:
 ---request has id, method, path, query, headers (names in lowercase), body, remote, at (of q.time);
 ---gone has the id of a request whose client left before its answer was complete;

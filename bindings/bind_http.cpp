@@ -55,6 +55,7 @@ int http_server(Call& call) {
   return call.push(std::make_shared<HttpServer>(std::move(options)));
 }
 
+int ready(Call& call) { return call.self<HttpServer>()->ready(), 0; }
 int port(Call& call) { return call.push(call.self<HttpServer>()->port()); }
 
 int push_event(Call& call, const HttpEvent& event) {
@@ -167,7 +168,8 @@ int close(Call& call) {
 void register_http(lua_State* L) {
   using lua::fn;
   lua::functions(L, "", {{"http_server", fn<http_server>}});
-  lua::methods<HttpServer>(L, {{"port", fn<port>},
+  lua::methods<HttpServer>(L, {{"ready", fn<ready>},
+                               {"port", fn<port>},
                                {"wait", fn<wait>},
                                {"respond", fn<respond>},
                                {"begin", fn<begin>},

@@ -88,6 +88,8 @@ void HttpServer::finish(uint64_t id) {
   });
 }
 
+void HttpServer::ready() { inner_->listener.desk.starting = false; }
+
 HttpStats HttpServer::stats() const { return inner_->listener.desk.stats(); }
 
 void HttpServer::stop() {

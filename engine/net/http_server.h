@@ -38,7 +38,7 @@ struct HttpOptions {
   size_t max_unsent = size_t{1} << 20;           // of one connection, when a stream goes on: the client is dropped
   size_t max_waiting_bytes = size_t{256} << 20;  // of bodies that the loop has not taken: 503
 
-  // Until the loop waits for its first event, as it loads something: requests get 503, and those of `open` an empty 200.
+  // Until ready(), or the loop's first wait: requests get 503, and those of `open` an empty 200.
   bool starting = false;
 
   std::string cert, key;  // PEM files: TLS 1.2 and 1.3. Both or neither
@@ -84,6 +84,7 @@ class HttpServer {
   std::optional<size_t> write(uint64_t id, std::string_view text);  // unsent bytes of its connection; none: gone
   void finish(uint64_t id);
 
+  void ready();  // what was to be loaded is there: requests wait for the loop from now on
   HttpStats stats() const;
   void stop();                // no new connections; new requests get 503. Answers under way go on
   bool sent(double seconds);  // waits for what was handed over to be sent; was all of it?

@@ -92,6 +92,7 @@ return function(opt)
       max_batch = opt.max_batch, kv = opt.kv, memory = opt.kv_memory, context = opt.context > 0 and opt.context or nil,
     },
   }
+  listener:ready()  -- from the time that its address is told
   local host = opt.host:find(":", 1, true) and "[" .. opt.host .. "]" or opt.host
   return made, ("%s://%s:%d"):format(http.cert and "https" or "http", host, made.http:port())
 end
