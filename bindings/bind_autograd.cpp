@@ -129,6 +129,21 @@ int causal_conv(Call& call) {
   const TensorPtr state = opt.get<TensorPtr>("state", nullptr), slots = opt.get<TensorPtr>("slots", nullptr);
   return call.push(causal_conv(tape_of(call, x, w, bias, cu, state, slots), x, w, bias, cu, state, slots));
 }
+int gated_delta(Call& call) {
+  const TensorPtr x = call.arg<TensorPtr>(1), g = call.arg<TensorPtr>(2), beta = call.arg<TensorPtr>(3),
+                  cu = call.arg<TensorPtr>(4);
+  Options opt(call, 5, {"key_heads", "key_dim", "value_heads", "state", "rows", "pages", "lengths", "page_tokens"});
+  DeltaShape shape{.key_heads = opt.get<int64_t>("key_heads"),
+                   .value_heads = opt.get<int64_t>("value_heads"),
+                   .key_dim = opt.get<int64_t>("key_dim")};
+  const int64_t values = x->view.columns() - 2 * shape.key_heads * shape.key_dim;
+  shape.value_dim = shape.value_heads > 0 ? values / shape.value_heads : 0;
+  const DeltaPages kept{opt.get<TensorPtr>("state", nullptr), opt.get<TensorPtr>("rows", nullptr),
+                        opt.get<TensorPtr>("pages", nullptr), opt.get<TensorPtr>("lengths", nullptr),
+                        opt.get<int64_t>("page_tokens", 0)};
+  return call.push(gated_delta(tape_of(call, x, g, beta, cu, kept.state, kept.rows, kept.pages, kept.lengths), x, g,
+                               beta, cu, shape, kept));
+}
 int add_rmsnorm(Call& call) {
   const TensorPtr a = call.arg<TensorPtr>(1), b = call.arg<TensorPtr>(2), w = call.arg<TensorPtr>(3);
   const NormedSum result = add_rmsnorm(tape_of(call, a, b, w), a, b, w, call.arg<float>(4), call.arg<bool>(5, false));
@@ -342,6 +357,7 @@ void register_autograd(lua_State* L) {
              {"add_rmsnorm", fn<add_rmsnorm>},
              {"layer_norm", fn<layer_norm>},
              {"causal_conv", fn<causal_conv>},
+             {"gated_delta", fn<gated_delta>},
              {"swiglu", fn<swiglu>},
              {"dropout", fn<dropout>},
              {"rope_table", fn<rope_table>},

@@ -15,6 +15,7 @@
 #include <variant>
 
 #include "kernels/ops/attention.h"
+#include "kernels/ops/delta.h"
 #include "kernels/ops/layers.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/one_bit.h"
@@ -30,7 +31,7 @@ namespace qeng {
 // clang-format off
 #define QENG_OPERATIONS(OP) \
   QENG_LINEAR_OPERATIONS(OP) QENG_TENSOR_OPERATIONS(OP) QENG_LAYERS_OPERATIONS(OP) QENG_ATTENTION_OPERATIONS(OP) \
-  QENG_TRAINING_OPERATIONS(OP) QENG_ONE_BIT_OPERATIONS(OP) QENG_STREAM_OPERATIONS(OP)
+  QENG_DELTA_OPERATIONS(OP) QENG_TRAINING_OPERATIONS(OP) QENG_ONE_BIT_OPERATIONS(OP) QENG_STREAM_OPERATIONS(OP)
 // clang-format on
 
 #define QENG_ALTERNATIVE(Name) , Name

@@ -81,6 +81,16 @@ TensorPtr layer_norm(Tape& tape, const TensorPtr& x, const TensorPtr& w, const T
 TensorPtr causal_conv(Tape& tape, const TensorPtr& x, const TensorPtr& w, const TensorPtr& bias, const TensorPtr& cu,
                       const TensorPtr& state, const TensorPtr& slots);
 
+// What a sequence keeps of the gated delta rule between steps of inference, or nothing.
+struct DeltaPages {
+  TensorPtr state, rows, pages, lengths;
+  int64_t page_tokens = 0;
+};
+// The gated delta rule over packed documents; see GatedDelta in kernels/ops/delta.h. x: [tokens, shape.columns()], g and
+// beta: [tokens, value_heads] f32. With pages, which are of inference, nothing may require a gradient.
+TensorPtr gated_delta(Tape& tape, const TensorPtr& x, const TensorPtr& g, const TensorPtr& beta, const TensorPtr& cu,
+                      const DeltaShape& shape, const DeltaPages& kept);
+
 struct NormedSum {
   TensorPtr sum;  // a + b
   TensorPtr y;    // its norm

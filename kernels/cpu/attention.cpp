@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/documents.h"
 
 namespace qeng {
 namespace {
@@ -13,15 +13,6 @@ namespace {
 struct Shapes {
   int64_t tq, tk, heads, kv_heads, group, dim, value_dim, documents;
 };
-
-// The boundaries are data: they must rise from 0 and stay within the rows.
-void check_boundaries(const char* op, const char* label, const View& cu, int64_t rows) {
-  const int32_t* bounds = cu.as<int32_t>();
-  const int64_t count = cu.elements();
-  for (int64_t i = 0; i < count; ++i)
-    if (bounds[i] < (i ? bounds[i - 1] : 0) || bounds[i] > rows || bounds[0] != 0)
-      fail("value", op, ": ", label, "[", i, "] is ", bounds[i], "; expected ascending from 0 to at most ", rows);
-}
 
 template <class AnyOp>
 Shapes shapes_of(const AnyOp& op) {
@@ -40,14 +31,6 @@ template <class AnyOp>
 Span document(const AnyOp& op, int64_t s) {
   const int32_t *cu_q = op.cu_q.template as<int32_t>(), *cu_k = op.cu_k.template as<int32_t>();
   return {cu_q[s], cu_q[s + 1], cu_k[s], cu_k[s + 1]};
-}
-
-// Rows past the last document.
-void clear_rows(const View& view, int64_t from) {
-  const int64_t width = view.rows() ? view.elements() / view.shape[0] : 0;
-  if (from < view.shape[0])
-    std::memset(at(view, from * width), 0,
-                static_cast<size_t>((view.shape[0] - from) * width) * dtype_size(view.dtype));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "kernels/cpu/column_sums.h"
+#include "kernels/cpu/documents.h"
 
 namespace qeng {
 
@@ -28,13 +29,6 @@ void each_row(const View& cu, const View& slots, int64_t begin, int64_t end, F f
     const Document document{bounds[s], bounds[s + 1], slots ? slots.as<int32_t>()[s] : 0};
     f(row, &document);
   }
-}
-
-void check_boundaries(const char* op, const View& cu, int64_t rows) {
-  const int32_t* bounds = cu.as<int32_t>();
-  for (int64_t i = 0; i < cu.elements(); ++i)
-    if (bounds[i] < (i ? bounds[i - 1] : 0) || bounds[i] > rows || bounds[0] != 0)
-      fail("value", op, ": cu[", i, "] is ", bounds[i], "; expected ascending from 0 to at most ", rows);
 }
 
 // w as [width, channels] f32, and the bias behind it.
@@ -69,7 +63,7 @@ void keep_tail(const CausalConv& op, const Document& document, CpuContext& conte
 
 void run(const CausalConv& op, CpuContext& context) {
   const int64_t rows = op.x.rows(), channels = op.x.columns(), width = op.w.columns();
-  check_boundaries(op.name, op.cu, rows);
+  check_boundaries(op.name, "cu", op.cu, rows);
   for (int64_t s = 0; op.state && s < op.slots.elements(); ++s)
     if (const int32_t slot = op.slots.as<int32_t>()[s]; slot < 0 || slot >= op.state.shape[0])
       fail("value", op.name, ": slot ", slot, " of document ", s, " is outside the state of ", op.state.shape[0]);
@@ -101,7 +95,7 @@ void run(const CausalConv& op, CpuContext& context) {
 
 void run(const CausalConvGrad& op, CpuContext& context) {
   const int64_t rows = op.x.rows(), channels = op.x.columns(), width = op.w.columns();
-  check_boundaries(op.name, op.cu, rows);
+  check_boundaries(op.name, "cu", op.cu, rows);
   const isa::Float type = float_type(op.x);
   if (op.dx) {
     const float* weights = taps_of(context, op.w, {});

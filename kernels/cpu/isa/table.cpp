@@ -13,6 +13,8 @@ void fill_block_tiles(Table& table);
 void fill_causal_conv(Table& table);
 void fill_dropout(Table& table);
 void fill_elementwise(Table& table);
+void fill_gated_delta(Table& table);
+void fill_gated_delta_grad(Table& table);
 void fill_gemv(Table& table);
 void fill_hadamard(Table& table);
 void fill_interleaved_dots(Table& table);
@@ -38,6 +40,8 @@ void fill(Table& table) {
   fill_causal_conv(table);
   fill_dropout(table);
   fill_elementwise(table);
+  fill_gated_delta(table);
+  fill_gated_delta_grad(table);
   fill_gemv(table);
   fill_hadamard(table);
   fill_interleaved_dots(table);

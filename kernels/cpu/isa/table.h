@@ -24,6 +24,9 @@ struct Instruction;  // pointwise.h
 struct Frame;
 struct AttentionTile;  // attention.h
 struct AttentionGradTile;
+struct DeltaChunk;  // delta.h
+struct DeltaForward;
+struct DeltaBackward;
 struct PagedTile;   // paged_attention.h
 struct SignTables;  // sign_tables.h
 
@@ -191,6 +194,13 @@ struct Table {
   // y = x + strength (2 u - 1), u in [0, 1) as dropout draws it; first may be any.
   void (*embedding_noise)(Float type, const void* x, void* y, int64_t first, int64_t n, uint64_t seed, uint64_t step,
                           uint32_t subsequence, float strength) = nullptr;
+
+  // ---- gated delta rule (gated_delta.cpp, gated_delta_grad.cpp): chunks as delta.h describes them. delta_advance: the
+  // states of a whole chunk become those that it leaves; scratch as for DeltaForward.
+  void (*gated_delta)(const DeltaForward& task) = nullptr;
+  void (*delta_advance)(const DeltaChunk& chunk, int64_t group, int64_t key_dim, int64_t value_dim,
+                        float* scratch) = nullptr;
+  void (*gated_delta_grad)(const DeltaBackward& task) = nullptr;
 
   // ---- attention (attention.cpp, attention_grad.cpp): tiles as attention.h describes them
   void (*attention)(const AttentionTile& tile) = nullptr;
