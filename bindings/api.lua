@@ -567,13 +567,14 @@ function q.layer_norm(x, w, b, eps) end
 
 ---The convolution of each channel with its last `width` rows, within each document of a packed batch:
 ---y[t, c] = bias[c] + sum_j w[c, j] x[t - (width - 1) + j, c]
----What lies before a document is 0, or for inference the rows of its slot of the state, which afterwards holds its last
----width - 1 rows. Rows past the last document give 0.
+---What lies before a document is 0, or for inference its rows of earlier steps: with `lengths` [documents] i32 rows so
+---far, row t is kept in row t % depth of page pages[s, t / page_tokens] of `state` [n, depth, channels] f32. Rows past
+---the last document give 0.
 ---@param x Tensor  [rows, channels]
 ---@param w Tensor  [channels, width], f32 or of x's dtype, width 2 to 8
 ---@param bias? Tensor  [channels], of w's dtype
 ---@param cu Tensor  [documents + 1] i32: where documents begin
----@param opt? {state?: Tensor, slots?: Tensor}  state [n, width - 1, channels] f32, slots [documents] i32, each once
+---@param opt? {state?: Tensor, pages?: Tensor, lengths?: Tensor, page_tokens?: integer}
 ---@return Tensor
 function q.causal_conv(x, w, bias, cu, opt) end
 
@@ -1862,10 +1863,10 @@ function PagePool:fill(to, ids, counts) end
 ---Stores keys and values [tokens, kv_heads, head_dim] in pools [slots, kv_heads, head_dim].
 ---slots: [tokens] i32; slot -1 is nowhere.
 ---@param k Tensor
----@param v Tensor
+---@param v? Tensor  without it only k goes to its pool
 ---@param slots Tensor
 ---@param k_pool Tensor
----@param v_pool Tensor
+---@param v_pool? Tensor
 function q.pages.kv_store(k, v, slots, k_pool, v_pool) end
 ---@param pool Tensor
 ---@param pairs_ Tensor  [n, 2] i32: from, to

@@ -125,9 +125,11 @@ int layer_norm(Call& call) {
 int causal_conv(Call& call) {
   const TensorPtr x = call.arg<TensorPtr>(1), w = call.arg<TensorPtr>(2), bias = call.arg<TensorPtr>(3, nullptr),
                   cu = call.arg<TensorPtr>(4);
-  Options opt(call, 5, {"state", "slots"});
-  const TensorPtr state = opt.get<TensorPtr>("state", nullptr), slots = opt.get<TensorPtr>("slots", nullptr);
-  return call.push(causal_conv(tape_of(call, x, w, bias, cu, state, slots), x, w, bias, cu, state, slots));
+  Options opt(call, 5, {"state", "pages", "lengths", "page_tokens"});
+  const ConvPages kept{opt.get<TensorPtr>("state", nullptr), opt.get<TensorPtr>("pages", nullptr),
+                       opt.get<TensorPtr>("lengths", nullptr), opt.get<int64_t>("page_tokens", 0)};
+  return call.push(
+      causal_conv(tape_of(call, x, w, bias, cu, kept.state, kept.pages, kept.lengths), x, w, bias, cu, kept));
 }
 int gated_delta(Call& call) {
   const TensorPtr x = call.arg<TensorPtr>(1), g = call.arg<TensorPtr>(2), beta = call.arg<TensorPtr>(3),

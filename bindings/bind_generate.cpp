@@ -73,10 +73,12 @@ int row_linear(Call& call) {
 }
 
 int kv_store(Call& call) {
-  const TensorPtr keys = call.arg<TensorPtr>(1), values = call.arg<TensorPtr>(2), slots = call.arg<TensorPtr>(3),
-                  key_pool = call.arg<TensorPtr>(4), value_pool = call.arg<TensorPtr>(5);
+  const TensorPtr keys = call.arg<TensorPtr>(1), values = call.arg<TensorPtr>(2, nullptr),
+                  slots = call.arg<TensorPtr>(3), key_pool = call.arg<TensorPtr>(4),
+                  value_pool = call.arg<TensorPtr>(5, nullptr);
+  const auto view = [](const TensorPtr& tensor) { return tensor ? tensor->view : View(); };
   device_of(call, keys, values, slots, key_pool, value_pool)
-      .run(KvStore{keys->view, values->view, slots->view, key_pool->view, value_pool->view});
+      .run(KvStore{keys->view, view(values), slots->view, key_pool->view, view(value_pool)});
   return 0;
 }
 

@@ -84,4 +84,17 @@ struct Check {
   }
 };
 
+// The pages of sequences: pages [documents, most] i32, lengths [documents] i32, page_tokens a multiple of `unit`.
+inline void check_page_table(const Check& check, const View& pages, const View& lengths, int64_t documents,
+                             int64_t page_tokens, int64_t unit) {
+  check.count("lengths", lengths, DType::i32, documents);
+  check.dtype("pages", pages, {DType::i32});
+  check.that(pages.rank == 2 && pages.shape[0] == documents,
+             [&] { return "pages is " + shape_text(pages) + ", expected [" + std::to_string(documents) + ", most]"; });
+  check.that(page_tokens > 0 && page_tokens % unit == 0, [&] {
+    return "page_tokens is " + std::to_string(page_tokens) + ", expected " +
+           (unit == 1 ? std::string("at least 1") : "a multiple of " + std::to_string(unit));
+  });
+}
+
 }  // namespace qeng

@@ -73,9 +73,10 @@ Cost of(const GroupedMatmul& op) {
 }
 Cost of(const Hadamard& op) { return {bytes_of(op), count(op.x) * (std::log2(op.block) + 2)}; }
 Cost of(const KvStore& op) {  // of the pools, the rows it writes
-  const double rows = static_cast<double>(dtype_bytes(op.k_pool.dtype, op.k.elements()) +
-                                          dtype_bytes(op.k_pool.dtype, op.v.elements()));
-  return {static_cast<double>(op.k.bytes() + op.v.bytes() + op.slots.bytes()) + rows, 0};
+  double rows = 0;
+  for (const View& x : {op.k, op.v})
+    if (x) rows += static_cast<double>(x.bytes() + dtype_bytes(op.k_pool.dtype, x.elements()));
+  return {static_cast<double>(op.slots.bytes()) + rows, 0};
 }
 Cost of(const CopyPages& op) {
   const double page = static_cast<double>(op.pool.bytes()) / static_cast<double>(op.pool.shape[0]) * op.page_tokens;
@@ -123,13 +124,19 @@ double count(const std::vector<View>& views) {
   for (const View& view : views) elements += count(view);
   return elements;
 }
-Cost of(const CausalConv& op) {  // of the state, the slots in use
+Cost of(const CausalConv& op) {  // of the state, as many rows as a convolution looks back, and those that it keeps
   CausalConv moved = op;
   moved.state = {};
-  const double state =
-      op.state ? 2.0 * 4 * count(op.slots) * count(op.state) / std::max(1.0, static_cast<double>(op.state.shape[0]))
-               : 0;
-  return {bytes_of(moved) + state, static_cast<double>(op.flops())};
+  const double rows = 2 * count(op.lengths) * static_cast<double>(op.w.columns() - 1);
+  const double kept = op.state ? 4 * rows * static_cast<double>(op.x.columns()) : 0;
+  return {bytes_of(moved) + kept, static_cast<double>(op.flops())};
+}
+Cost of(const GatedDelta& op) {  // of the pages, each sequence's state, and half a chunk of rows
+  GatedDelta moved = op;
+  moved.state = moved.rows = {};
+  const double kept =
+      op.state ? 4 * count(op.lengths) * static_cast<double>(op.shape.state() + op.shape.rows() / 2) : 0;
+  return {bytes_of(moved) + kept, static_cast<double>(op.flops())};
 }
 Cost of(const SumSquares& op) { return {bytes_of(op), 2 * count(op.x)}; }
 Cost of(const AdamW& op) { return {bytes_of(op), 14 * count(op.w)}; }

@@ -3,14 +3,22 @@
 namespace qeng {
 
 TensorPtr causal_conv(Tape& tape, const TensorPtr& x, const TensorPtr& w, const TensorPtr& bias, const TensorPtr& cu,
-                      const TensorPtr& state, const TensorPtr& slots) {
+                      const ConvPages& kept) {
   Device& device = tape.device();
   const auto view = [](const TensorPtr& tensor) { return tensor ? tensor->view : View(); };
   const bool records = tape.wants({x, w, bias});
-  if (records && state)
+  if (records && kept.state)
     fail("unsupported", "causal_conv: a state is of inference, and no gradient passes it: use q.no_grad");
   TensorPtr y = make_like(*x);
-  device.run(CausalConv{x->view, w->view, view(bias), cu->view, view(state), view(slots), y->view});
+  device.run(CausalConv{.x = x->view,
+                        .w = w->view,
+                        .bias = view(bias),
+                        .cu = cu->view,
+                        .state = view(kept.state),
+                        .pages = view(kept.pages),
+                        .lengths = view(kept.lengths),
+                        .y = y->view,
+                        .page_tokens = kept.page_tokens});
   if (!records) return y;
   tape.record({y}, [=, &tape, &device] {
     CausalConvGrad grad{.x = x->view, .w = w->view, .cu = cu->view, .dy = y->grad->view};

@@ -76,18 +76,23 @@ TensorPtr rmsnorm(Tape& tape, const TensorPtr& x, const TensorPtr& w, float eps,
 // b may be null.
 TensorPtr layer_norm(Tape& tape, const TensorPtr& x, const TensorPtr& w, const TensorPtr& b, float eps);
 
-// The causal convolution of each channel of packed documents; see CausalConv in kernels/ops.h. bias may be null. With
-// state and slots, which are of inference, nothing may require a gradient.
-TensorPtr causal_conv(Tape& tape, const TensorPtr& x, const TensorPtr& w, const TensorPtr& bias, const TensorPtr& cu,
-                      const TensorPtr& state, const TensorPtr& slots);
-
-// What a sequence keeps of the gated delta rule between steps of inference, or nothing.
+// What sequences keep in pages between steps of inference (kernels/ops/layers.h and delta.h), or nothing. With it nothing
+// may require a gradient.
+struct ConvPages {
+  TensorPtr state, pages, lengths;
+  int64_t page_tokens = 0;
+};
 struct DeltaPages {
   TensorPtr state, rows, pages, lengths;
   int64_t page_tokens = 0;
 };
+
+// The causal convolution of each channel of packed documents; see CausalConv in kernels/ops.h. bias may be null.
+TensorPtr causal_conv(Tape& tape, const TensorPtr& x, const TensorPtr& w, const TensorPtr& bias, const TensorPtr& cu,
+                      const ConvPages& kept);
+
 // The gated delta rule over packed documents; see GatedDelta in kernels/ops/delta.h. x: [tokens, shape.columns()], g and
-// beta: [tokens, value_heads] f32. With pages, which are of inference, nothing may require a gradient.
+// beta: [tokens, value_heads] f32.
 TensorPtr gated_delta(Tape& tape, const TensorPtr& x, const TensorPtr& g, const TensorPtr& beta, const TensorPtr& cu,
                       const DeltaShape& shape, const DeltaPages& kept);
 

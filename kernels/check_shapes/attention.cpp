@@ -89,10 +89,14 @@ void check_shapes(const AttentionGrad& op) {
 void check_shapes(const KvStore& op) {
   const Check check{op.name};
   check.is_float("k", op.k);
-  check_pools(check, op.k_pool, op.v_pool);
+  check.that(!op.v == !op.v_pool, "v and v_pool are given together or not at all");
+  if (op.v)
+    check_pools(check, op.k_pool, op.v_pool);
+  else
+    check_pool(check, "k_pool", op.k_pool);
   const int64_t tokens = op.k.rank == 3 ? op.k.shape[0] : 0;
   check.is("k", op.k, op.k.dtype, {tokens, op.k_pool.shape[1], op.k_pool.shape[2]});
-  check.is("v", op.v, op.k.dtype, {tokens, op.v_pool.shape[1], op.v_pool.shape[2]});
+  if (op.v) check.is("v", op.v, op.k.dtype, {tokens, op.v_pool.shape[1], op.v_pool.shape[2]});
   check.count("slots", op.slots, DType::i32, tokens);
 }
 

@@ -38,15 +38,7 @@ void check_shapes(const GatedDelta& op) {
   const int64_t documents = op.cu.elements() - 1;
   check.is("state", op.state, DType::f32, {op.state.shape[0], op.shape.state()});
   check.is("rows", op.rows, DType::f32, {op.state.shape[0], op.shape.rows()});
-  check.count("lengths", op.lengths, DType::i32, documents);
-  check.dtype("pages", op.pages, {DType::i32});
-  check.that(op.pages.rank == 2 && op.pages.shape[0] == documents, [&] {
-    return "pages is " + shape_text(op.pages) + ", expected [" + std::to_string(documents) + ", most]";
-  });
-  check.that(op.page_tokens > 0 && op.page_tokens % kDeltaChunk == 0, [&] {
-    return "page_tokens is " + std::to_string(op.page_tokens) + ", expected a multiple of " +
-           std::to_string(kDeltaChunk);
-  });
+  check_page_table(check, op.pages, op.lengths, documents, op.page_tokens, kDeltaChunk);
 }
 
 void check_shapes(const GatedDeltaGrad& op) {

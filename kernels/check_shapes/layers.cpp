@@ -159,13 +159,14 @@ void check_shapes(const CausalConv& op) {
   const Check check{op.name};
   check_conv(check, op.x, op.w, op.cu);
   if (op.bias) check.is("bias", op.bias, op.w.dtype, {op.x.columns()});
-  check.that(!op.state == !op.slots, "state and slots are given together or not at all");
+  check.that(!op.state == !op.pages && !op.state == !op.lengths,
+             "state, pages and lengths are given together or not at all");
   if (op.state) {
     check.dtype("state", op.state, {DType::f32});
-    check.that(op.state.rank == 3,
-               [&] { return "state is " + shape_text(op.state) + ", expected [n, width - 1, channels]"; });
-    check.is("state", op.state, DType::f32, {op.state.shape[0], op.w.columns() - 1, op.x.columns()});
-    check.is("slots", op.slots, DType::i32, {op.cu.elements() - 1});
+    check.that(op.state.rank == 3 && op.state.shape[1] >= op.w.columns() - 1,
+               [&] { return "state is " + shape_text(op.state) + ", expected [n, width - 1 or more, channels]"; });
+    check.is("state", op.state, DType::f32, {op.state.shape[0], op.state.shape[1], op.x.columns()});
+    check_page_table(check, op.pages, op.lengths, op.cu.elements() - 1, op.page_tokens, 1);
   }
   check.like("y", op.y, "x", op.x);
 }

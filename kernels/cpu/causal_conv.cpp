@@ -1,6 +1,4 @@
 // CausalConv and its gradient, row by row: the channels of a row are a loop of isa/.
-#include <cstring>
-
 #include "kernels/cpu/column_sums.h"
 #include "kernels/cpu/documents.h"
 
@@ -10,14 +8,14 @@ namespace {
 
 constexpr int kMostTaps = 8;
 
-// A document's rows, begin .. end, and its slot of the state.
+// Document s: its rows begin .. end.
 struct Document {
-  int64_t begin, end, slot;
+  int64_t s, begin, end;
 };
 
 // Calls f(row, document) for rows begin .. end; those past the last document have none.
 template <class F>
-void each_row(const View& cu, const View& slots, int64_t begin, int64_t end, F f) {
+void each_row(const View& cu, int64_t begin, int64_t end, F f) {
   const int32_t *bounds = cu.as<int32_t>(), *last = bounds + cu.elements() - 1;
   int64_t s = std::upper_bound(bounds, last + 1, begin) - bounds - 1;
   for (int64_t row = begin; row < end; ++row) {
@@ -26,7 +24,7 @@ void each_row(const View& cu, const View& slots, int64_t begin, int64_t end, F f
       f(row, static_cast<const Document*>(nullptr));
       continue;
     }
-    const Document document{bounds[s], bounds[s + 1], slots ? slots.as<int32_t>()[s] : 0};
+    const Document document{s, bounds[s], bounds[s + 1]};
     f(row, &document);
   }
 }
@@ -43,19 +41,20 @@ float* taps_of(CpuContext& context, const View& w, const View& bias) {
   return taps;
 }
 
-// The last width - 1 rows of the old state and the document's rows, from the first to the last: none is read after it
-// is written.
-void keep_tail(const CausalConv& op, const Document& document, CpuContext& context) {
-  const int64_t channels = op.x.columns(), tail = op.w.columns() - 1;
-  float* state = op.state.as<float>() + document.slot * tail * channels;
-  for (int64_t j = 0; j < tail; ++j) {
-    const int64_t row = document.end - tail + j;
-    if (row >= document.begin)
-      context.isa->scale(float_type(op.x), at(op.x, row * channels), isa::Float::f32, state + j * channels, 1.0f,
-                         channels);
-    else if (document.end > document.begin)
-      std::memcpy(state + j * channels, state + (j + document.end - document.begin) * channels,
-                  sizeof(float) * static_cast<size_t>(channels));
+// Where row t of sequence s is kept.
+float* kept_row(const CausalConv& op, const PageTable& table, int64_t s, int64_t t) {
+  const int64_t depth = op.state.shape[1];
+  return op.state.as<float>() + (table.page(s, t) * depth + t % depth) * op.x.columns();
+}
+
+// Keeps those of the step's rows that are among the last of their pages.
+void keep_rows(const CausalConv& op, const PageTable& table, int64_t s, CpuContext& context) {
+  const int64_t begun = table.begun(s), length = table.lengths[s];
+  for (int64_t t = begun; t < length; ++t) {
+    const int64_t page_end = std::min(length, (t / op.page_tokens + 1) * op.page_tokens);
+    t = std::max(t, page_end - op.state.shape[1]);
+    context.isa->scale(float_type(op.x), at(op.x, (table.cu[s] + t - begun) * op.x.columns()), isa::Float::f32,
+                       kept_row(op, table, s, t), 1.0f, op.x.columns());
   }
 }
 
@@ -64,14 +63,13 @@ void keep_tail(const CausalConv& op, const Document& document, CpuContext& conte
 void run(const CausalConv& op, CpuContext& context) {
   const int64_t rows = op.x.rows(), channels = op.x.columns(), width = op.w.columns();
   check_boundaries(op.name, "cu", op.cu, rows);
-  for (int64_t s = 0; op.state && s < op.slots.elements(); ++s)
-    if (const int32_t slot = op.slots.as<int32_t>()[s]; slot < 0 || slot >= op.state.shape[0])
-      fail("value", op.name, ": slot ", slot, " of document ", s, " is outside the state of ", op.state.shape[0]);
+  const PageTable table(op);
+  if (op.state) table.check(op.name, op.cu.elements() - 1, op.state.shape[0], width - 1);
   const float* weights = taps_of(context, op.w, op.bias);
   const float* bias = op.bias ? weights + width * channels : nullptr;
   const isa::Float type = float_type(op.x);
   parallel_for(context.threads, rows, grain_rows(width * channels), [&](int64_t begin, int64_t end) {
-    each_row(op.cu, op.slots, begin, end, [&](int64_t row, const Document* document) {
+    each_row(op.cu, begin, end, [&](int64_t row, const Document* document) {
       isa::ConvTap taps[kMostTaps];
       int64_t count = 0;
       if (!document) return context.isa->conv_row(type, taps, 0, nullptr, at(op.y, row * channels), channels);
@@ -80,16 +78,15 @@ void run(const CausalConv& op, CpuContext& context) {
         const float* w = weights + j * channels;
         if (before >= 0)
           taps[count++] = {type, at(op.x, from * channels), w};
-        else if (op.state)
-          taps[count++] = {isa::Float::f32, at(op.state, ((document->slot + 1) * (width - 1) + before) * channels), w};
+        else if (op.state && table.begun(document->s) + before >= 0)
+          taps[count++] = {isa::Float::f32, kept_row(op, table, document->s, table.begun(document->s) + before), w};
       }
       context.isa->conv_row(type, taps, count, bias, at(op.y, row * channels), channels);
     });
   });
   if (!op.state) return;
-  const int32_t* bounds = op.cu.as<int32_t>();
-  parallel_for(context.threads, op.slots.elements(), grain_rows(width * channels), [&](int64_t begin, int64_t end) {
-    for (int64_t s = begin; s < end; ++s) keep_tail(op, {bounds[s], bounds[s + 1], op.slots.as<int32_t>()[s]}, context);
+  parallel_for(context.threads, op.lengths.elements(), grain_rows(width * channels), [&](int64_t begin, int64_t end) {
+    for (int64_t s = begin; s < end; ++s) keep_rows(op, table, s, context);
   });
 }
 
@@ -100,7 +97,7 @@ void run(const CausalConvGrad& op, CpuContext& context) {
   if (op.dx) {
     const float* weights = taps_of(context, op.w, {});
     parallel_for(context.threads, rows, grain_rows(width * channels), [&](int64_t begin, int64_t end) {
-      each_row(op.cu, {}, begin, end, [&](int64_t row, const Document* document) {
+      each_row(op.cu, begin, end, [&](int64_t row, const Document* document) {
         isa::ConvTap taps[kMostTaps];
         int64_t count = 0;
         for (int64_t j = 0; document && j < width; ++j)
@@ -113,7 +110,7 @@ void run(const CausalConvGrad& op, CpuContext& context) {
   if (!op.dw && !op.dbias) return;
   float* sums = context.scratch.take<float>((width + 1) * channels);  // [width, channels] of dw, then dbias
   column_sums(context, rows, (width + 1) * channels, sums, false, [&](int64_t begin, int64_t end, float* sum) {
-    each_row(op.cu, {}, begin, end, [&](int64_t row, const Document* document) {
+    each_row(op.cu, begin, end, [&](int64_t row, const Document* document) {
       if (!document) return;
       for (int64_t j = 0; j < width; ++j)
         if (const int64_t from = row - (width - 1) + j; from >= document->begin)

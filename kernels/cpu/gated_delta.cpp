@@ -46,22 +46,6 @@ isa::DeltaChunk chunk_of(const DeltaShape& shape, float* states, float* rows) {
   return {states, rows, deltas, deltas + kDeltaChunk * shape.group() * shape.value_dim};
 }
 
-void check_pages(const GatedDelta& op) {
-  const int32_t *cu = op.cu.as<int32_t>(), *lengths = op.lengths.as<int32_t>(), *pages = op.pages.as<int32_t>();
-  const int64_t most = op.pages.shape[1], count = op.state.shape[0];
-  for (int64_t s = 0; s < op.lengths.elements(); ++s) {
-    const int64_t rows = cu[s + 1] - cu[s], begun = lengths[s] - rows;
-    if (rows == 0) continue;
-    if (begun < 0 || lengths[s] > most * op.page_tokens)
-      fail("value", op.name, ": lengths[", s, "] is ", lengths[s], "; expected at least the ", rows,
-           " rows and at most the ", most * op.page_tokens, " of ", most, " pages");
-    for (int64_t page = std::max<int64_t>(begun - 1, 0) / op.page_tokens; page * op.page_tokens < lengths[s]; ++page)
-      if (pages[s * most + page] < 0 || pages[s * most + page] >= count)
-        fail("value", op.name, ": page ", pages[s * most + page], " of document ", s, " is outside the ", count,
-             " pages");
-  }
-}
-
 }  // namespace
 
 void run(const GatedDelta& op, CpuContext& context) {
@@ -69,17 +53,18 @@ void run(const GatedDelta& op, CpuContext& context) {
   const int64_t documents = op.cu.elements() - 1, states = state_floats(shape), rows = rows_floats(shape);
   const int32_t* cu = op.cu.as<int32_t>();
   check_boundaries(op.name, "cu", op.cu, op.x.rows());
-  if (op.state) check_pages(op);
+  const PageTable table(op);
+  if (op.state) table.check(op.name, documents, op.state.shape[0], 1);
   const int64_t loop = isa::delta_scratch(shape.key_dim, shape.value_dim), own = op.state ? 0 : states + rows;
   float* scratch = context.scratch.take<float>(context.threads * (loop + own));
   parallel_each(context.threads, documents * shape.key_heads, [&](int64_t item) {
     const int64_t s = item / shape.key_heads, head = item % shape.key_heads;
     float *mine = scratch + team_rank() * (loop + own), *kept = mine + loop;
     // Position t of the sequence is row cu[s] + t - begun.
-    const int64_t end = op.state ? op.lengths.as<int32_t>()[s] : cu[s + 1] - cu[s], begun = end - (cu[s + 1] - cu[s]);
+    const int64_t begun = op.state ? table.begun(s) : 0, end = begun + cu[s + 1] - cu[s];
     const auto chunk_at = [&](int64_t position) {
       if (!op.state) return chunk_of(shape, kept, kept + states);
-      const int64_t page = op.pages.as<int32_t>()[s * op.pages.shape[1] + position / op.page_tokens];
+      const int64_t page = table.page(s, position);
       return chunk_of(shape, op.state.as<float>() + page * shape.state() + head * states,
                       op.rows.as<float>() + page * shape.rows() + head * rows);
     };

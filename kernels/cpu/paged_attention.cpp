@@ -19,7 +19,7 @@ char* row_of(const View& pool, int64_t row, int64_t width) {
 
 void run(const KvStore& op, CpuContext& context) {
   const int64_t tokens = op.slots.elements(), slots = op.k_pool.shape[0], heads = op.k.shape[1];
-  const int64_t widest = heads * std::max(op.k.shape[2], op.v.shape[2]);
+  const int64_t widest = heads * std::max(op.k.shape[2], op.v ? op.v.shape[2] : 0);
   const int32_t* slot = op.slots.as<int32_t>();
   for (int64_t t = 0; t < tokens; ++t)
     if (slot[t] < -1 || slot[t] >= slots)
@@ -29,6 +29,7 @@ void run(const KvStore& op, CpuContext& context) {
     for (int64_t t = begin; t < end; ++t) {
       if (slot[t] < 0) continue;
       for (const auto& [from, pool] : {std::pair{op.k, op.k_pool}, std::pair{op.v, op.v_pool}}) {
+        if (!from) continue;
         const int64_t width = heads * from.shape[2];
         char* to = row_of(pool, slot[t], width);
         if (pool.dtype != DType::q8_0) {

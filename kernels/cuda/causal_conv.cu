@@ -17,6 +17,13 @@ struct Conv {
   Fault* fault;
 };
 
+// What sequences keep (kernels/ops/layers.h); state is null without.
+struct Kept {
+  float* state;
+  const int32_t *pages, *lengths;
+  int64_t count, depth, most, page_tokens;
+};
+
 // Boundary s, brought within the rows whatever it is.
 __device__ inline int64_t bound(const Conv& conv, int s) {
   const int64_t value = conv.cu[s];
@@ -72,19 +79,22 @@ __device__ inline void check_boundaries(const Conv& conv) {
   }
 }
 
-// Slot of a document, or -1 where there is none of that number.
-__device__ inline int64_t slot_of(const Conv& conv, const int32_t* slots, int s, int64_t count) {
-  const int64_t slot = slots[s];
-  if (slot >= 0 && slot < count) return slot;
-  report(conv.fault, FaultKind::index, s, slot, count);
-  return -1;
+// Where row t of sequence s is kept, or null where there is no such page.
+__device__ inline float* kept_row(const Conv& conv, const Kept& kept, int s, int64_t t) {
+  if (t < 0 || t >= kept.most * kept.page_tokens) {
+    report(conv.fault, FaultKind::bounds, s, t, kept.most * kept.page_tokens);
+    return nullptr;
+  }
+  const int64_t page = kept.pages[s * kept.most + t / kept.page_tokens];
+  if (page >= 0 && page < kept.count) return kept.state + (page * kept.depth + t % kept.depth) * conv.channels;
+  report(conv.fault, FaultKind::index, s, page, kept.count);
+  return nullptr;
 }
 
-// state: [slots, width - 1, channels], or null. full: weights and bias are f32, else T.
+// full: weights and bias are f32, else T.
 template <class T, int kTaps>
-__global__ void __launch_bounds__(kThreads)
-    causal_conv(const Conv conv, const T* __restrict__ x, const void* w, const void* bias, bool full,
-                const float* __restrict__ state, const int32_t* slots, int64_t slot_count, T* y) {
+__global__ void __launch_bounds__(kThreads) causal_conv(const Conv conv, const T* __restrict__ x, const void* w,
+                                                        const void* bias, bool full, const Kept kept, T* y) {
   check_boundaries(conv);
   const int64_t channel = int64_t{blockIdx.x} * kThreads + threadIdx.x, first = int64_t{blockIdx.y} * kRows;
   if (channel >= conv.channels) return;
@@ -97,15 +107,16 @@ __global__ void __launch_bounds__(kThreads)
   float window[kTaps] = {};  // the rows up to this one
   for (int64_t row = first; row < end; ++row) {
     if (document.follow(conv, row) || row == first) {
-      const int64_t slot = state && document.s < conv.documents ? slot_of(conv, slots, document.s, slot_count) : -1;
+      const bool keeps = kept.state && document.s < conv.documents;
+      const int64_t begun = keeps ? kept.lengths[document.s] - (document.end - document.begin) : 0;
       for (int k = 1; k < kTaps; ++k) {  // those before the row; the loop below shifts them into place
         const int64_t from = row - kTaps + k, before = from - document.begin;
         window[k] = 0;
         if (kTaps - k >= conv.width) continue;
         if (before >= 0)
           window[k] = to_f32(x[from * conv.channels + channel]);
-        else if (slot >= 0)
-          window[k] = state[((slot + 1) * (conv.width - 1) + before) * conv.channels + channel];
+        else if (keeps && begun + before >= 0)
+          if (const float* old = kept_row(conv, kept, document.s, begun + before)) window[k] = old[channel];
       }
     }
     for (int k = 0; k + 1 < kTaps; ++k) window[k] = window[k + 1];
@@ -118,21 +129,21 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Leaves a document's last width - 1 rows in its slot. From the first to the last, none is read after it is written.
+// Keeps those of a sequence's rows that are among the last of their pages.
 template <class T>
-__global__ void __launch_bounds__(kThreads)
-    keep_tails(const Conv conv, const T* x, float* state, const int32_t* slots, int64_t slot_count) {
+__global__ void __launch_bounds__(kThreads) keep_rows(const Conv conv, const T* x, const Kept kept) {
   const int64_t channel = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const int s = static_cast<int>(blockIdx.y);
   if (channel >= conv.channels) return;
-  const int64_t begin = bound(conv, s), end = bound(conv, s + 1), slot = slots[s];
-  if (end <= begin || slot < 0 || slot >= slot_count) return;
-  const int tail = conv.width - 1;
-  float* kept = state + slot * tail * conv.channels + channel;
-  for (int j = 0; j < tail; ++j) {
-    const int64_t row = end - tail + j;
-    kept[j * conv.channels] =
-        row >= begin ? to_f32(x[row * conv.channels + channel]) : kept[(j + end - begin) * conv.channels];
+  const int64_t begin = bound(conv, s), end = bound(conv, s + 1), length = kept.lengths[s];
+  const int64_t begun = length - (end - begin);
+  if (end <= begin || begun < 0) return;
+  for (int64_t t = begun; t < length; ++t) {
+    t = max(t, min(length, (t / kept.page_tokens + 1) * kept.page_tokens) - kept.depth);
+    if (float* to = kept_row(conv, kept, s, t))
+      to[channel] = to_f32(x[(begin + t - begun) * conv.channels + channel]);
+    else
+      return;
   }
 }
 
@@ -213,13 +224,15 @@ void run(const CausalConv& op, CudaContext& context) {
   const Conv conv = conv_of(op.name, op.x, op.w, op.cu, context);
   with_taps(op.x, conv, [&](auto* type, auto taps) {
     using T = std::remove_pointer_t<decltype(type)>;
-    const int64_t slots = op.state ? op.state.shape[0] : 0;
-    QENG_LAUNCH(context, (causal_conv<T, taps()>), grid_of(conv, ceil_div(conv.rows, kRows)), dim3(kThreads), 0, conv,
-                op.x.as<T>(), op.w.data, op.bias.data, op.w.dtype == DType::f32, op.state.as<float>(),
-                op.slots.as<int32_t>(), slots, op.y.as<T>());
+    Kept kept{};
     if (op.state)
-      QENG_LAUNCH(context, keep_tails<T>, grid_of(conv, conv.documents), dim3(kThreads), 0, conv, op.x.as<T>(),
-                  op.state.as<float>(), op.slots.as<int32_t>(), slots);
+      kept = {op.state.as<float>(), op.pages.as<int32_t>(), op.lengths.as<int32_t>(),
+              op.state.shape[0],    op.state.shape[1],      op.pages.shape[1],
+              op.page_tokens};
+    QENG_LAUNCH(context, (causal_conv<T, taps()>), grid_of(conv, ceil_div(conv.rows, kRows)), dim3(kThreads), 0, conv,
+                op.x.as<T>(), op.w.data, op.bias.data, op.w.dtype == DType::f32, kept, op.y.as<T>());
+    if (op.state)
+      QENG_LAUNCH(context, keep_rows<T>, grid_of(conv, conv.documents), dim3(kThreads), 0, conv, op.x.as<T>(), kept);
   });
 }
 

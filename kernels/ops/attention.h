@@ -75,8 +75,8 @@ struct AttentionGrad {
 
 // Stores new keys and values in a paged cache: pool[slots[t], :, :] = row t, rounded to the pool's dtype; slot -1:
 // nowhere.
-// k: [tokens, kv_heads, head_dim] float   v: [tokens, kv_heads, value_dim]   slots: [tokens] i32, no slot twice
-// k_pool: [slots, kv_heads, head_dim] f32, bf16, f16 or q8_0 (head_dim then a multiple of 32)   v_pool: likewise
+// k: [tokens, kv_heads, head_dim] float   [v]: [tokens, kv_heads, value_dim]   slots: [tokens] i32, no slot twice
+// k_pool: [slots, kv_heads, head_dim] f32, bf16, f16 or q8_0 (head_dim then a multiple of 32)   [v_pool]: likewise
 // A slot outside the pool is Error("value").
 struct KvStore {
   static constexpr const char* name = "kv_store";

@@ -187,19 +187,22 @@ struct LayerNormGrad {
 
 // A causal convolution of each channel over packed documents:
 //   y[t, c] = [bias[c]] + sum_{j < width} w[c, j] x[t - (width - 1) + j, c]
-// What lies before a document's first row is 0; or, for inference, the rows of state[slots[s]], which afterwards holds
-// document s's last width - 1 rows, these among them.
+// What lies before a document's first row is 0; or, for inference, the sequence's rows of earlier steps.
 // x, y: [rows, channels] float   w: [channels, width] f32 or x's dtype, width 2 to 8   bias: [channels] likewise
-// cu: [documents + 1] i32 ascending from 0; rows past cu[last] give 0   [state]: [n, width - 1, channels] f32
-// [slots]: [documents] i32, no slot twice. One outside [0, n) is Error("value").
+// cu: [documents + 1] i32 ascending from 0; rows past cu[last] give 0
+// [lengths]: [documents] i32, how many rows a sequence has with these. Its row t is kept in row t % depth of page
+// pages[s, t / page_tokens] of [state]: [n, depth, channels] f32, depth at least width - 1; so a page keeps the last of
+// its rows.   [pages]: [documents, most] i32; one outside the n that is needed is Error("value").
 struct CausalConv {
   static constexpr const char* name = "causal_conv";
-  View x, w, bias, cu, state, slots, y;
+  View x, w, bias, cu, state, pages, lengths, y;
+  int64_t page_tokens = 0;
   int64_t flops() const { return 2 * x.elements() * w.columns(); }
   template <class F>
   void views(F f) {
     f("x", x, Access::read), f("w", w, Access::read), f("bias", bias, Access::read), f("cu", cu, Access::read);
-    f("state", state, Access::update), f("slots", slots, Access::read), f("y", y, Access::write);
+    f("state", state, Access::update), f("pages", pages, Access::read), f("lengths", lengths, Access::read);
+    f("y", y, Access::write);
   }
 };
 

@@ -1,5 +1,5 @@
 // CausalConv and its gradient.
-#include <numeric>
+#include <algorithm>
 
 #include "tests/conformance/table.h"
 
@@ -21,14 +21,31 @@ Op causal_conv(Draw& draw) {
   const Documents documents = draw.documents(6, 60);
   CausalConv op = forward_of(draw, draw.float_dtype(), documents, draw.size(200));
   if (draw.flip()) return op;
-  const int64_t count = documents.cu_q.elements() - 1, slots = count + draw.integer(1, 4);
-  op.state = draw.tensor(DType::f32, {slots, op.w.columns() - 1, op.x.columns()});
-  std::vector<double> order(static_cast<size_t>(slots));
-  std::iota(order.begin(), order.end(), 0.0);
-  for (size_t i = order.size() - 1; i > 0; --i)
-    std::swap(order[i], order[static_cast<size_t>(draw.integer(0, static_cast<int64_t>(i)))]);
-  order.resize(static_cast<size_t>(count));
-  op.slots = draw.values(DType::i32, order);
+  // Sequences with rows of earlier steps, in pages of their own. What is not needed holds NaN.
+  const auto cu = Sheet<double>().integers(op.cu);
+  const int64_t count = op.cu.elements() - 1;
+  std::vector<double> lengths, order;
+  op.page_tokens = draw.pick<int64_t>({1, 2, 16, 64, 7});
+  int64_t most = 1;
+  for (int64_t s = 0; s < count; ++s) {
+    lengths.push_back(static_cast<double>(cu[static_cast<size_t>(s) + 1] - cu[static_cast<size_t>(s)]) +
+                      static_cast<double>(draw.integer(0, 2) ? draw.size(40) : 0));
+    most = std::max(most, (static_cast<int64_t>(lengths.back()) + op.page_tokens - 1) / op.page_tokens);
+  }
+  for (int64_t i = most * count - 1; i >= 0; --i) order.push_back(static_cast<double>(i));
+  const int64_t depth = op.w.columns() - 1 + draw.integer(0, 5);
+  op.state = draw.empty(DType::f32, {most * count + draw.integer(1, 3), depth, op.x.columns()});
+  op.lengths = draw.values(DType::i32, lengths), op.pages = draw.values(DType::i32, order);
+  op.pages.rank = 2, op.pages.shape[0] = count, op.pages.shape[1] = most;
+  for (int64_t s = 0; s < count; ++s) {
+    const int64_t begun = static_cast<int64_t>(lengths[static_cast<size_t>(s)]) -
+                          (cu[static_cast<size_t>(s) + 1] - cu[static_cast<size_t>(s)]);
+    for (int64_t t = std::max<int64_t>(0, begun - op.w.columns() + 1); t < begun; ++t)
+      for (int64_t c = 0; c < op.x.columns(); ++c) {
+        const int64_t page = static_cast<int64_t>(order[static_cast<size_t>(s * most + t / op.page_tokens)]);
+        encode(op.state, (page * depth + t % depth) * op.x.columns() + c, draw.normal());
+      }
+  }
   return op;
 }
 
@@ -64,25 +81,30 @@ void reference(const CausalConv& op, Sheet<T>& sheet) {
   const Array<T> x = sheet.in(op.x), w = sheet.in(op.w), bias = op.bias ? sheet.in(op.bias) : Array<T>();
   const auto cu = sheet.integers(op.cu);
   Array<T>& y = sheet.out(op.y);
-  Array<T> old = op.state ? sheet.in(op.state) : Array<T>(), state = old;
-  const int64_t channels = op.x.columns(), tail = op.w.columns() - 1;
+  const Array<T> old = op.state ? sheet.in(op.state) : Array<T>();
+  Array<T>* state = op.state ? &sheet.update(op.state, true, Sheet<T>::Check::exact) : nullptr;
+  const auto lengths = op.state ? sheet.integers(op.lengths) : cu, pages = op.state ? sheet.integers(op.pages) : cu;
+  const int64_t tail = op.w.columns() - 1;
   for (size_t s = 0; s + 1 < cu.size(); ++s) {
-    const int64_t slot = op.state ? sheet.integers(op.slots)[s] : 0;
-    // Row t of the document, those before it those of the state.
-    const auto row = [&](int64_t t, int64_t c) {
-      if (t >= cu[s]) return x(t, c);
-      return op.state ? old(slot, tail + t - cu[s], c) : T(0);
+    const int64_t rows = cu[s + 1] - cu[s], begun = op.state ? lengths[s] - rows : 0;
+    const auto place = [&](int64_t t, int64_t c) {  // of row t of the sequence
+      const int64_t page = pages[s * static_cast<size_t>(op.pages.shape[1]) + static_cast<size_t>(t / op.page_tokens)];
+      return (page * op.state.shape[1] + t % op.state.shape[1]) * op.x.columns() + c;
     };
-    for (int64_t c = 0; c < channels; ++c) {
-      for (int64_t t = cu[s]; t < cu[s + 1]; ++t) {
+    for (int64_t c = 0; c < op.x.columns(); ++c) {
+      for (int64_t t = begun; t < begun + rows; ++t) {
         T sum = op.bias ? bias[c] : T(0);
-        for (int64_t j = 0; j <= tail; ++j) sum += w(c, j) * row(t - tail + j, c);
-        y(t, c) = sum;
+        for (int64_t j = std::max<int64_t>(0, tail - t); j <= tail; ++j) {
+          const int64_t from = t - tail + j;
+          sum += w(c, j) * (from >= begun ? x(cu[s] + from - begun, c) : old[place(from, c)]);
+        }
+        y(cu[s] + t - begun, c) = sum;
+        // What a page keeps: the last of its rows.
+        const int64_t end = state ? std::min(begun + rows, (t / op.page_tokens + 1) * op.page_tokens) : 0;
+        if (state && t >= end - op.state.shape[1]) (*state)[place(t, c)] = x(cu[s] + t - begun, c);
       }
-      for (int64_t j = 0; op.state && j < tail; ++j) state(slot, j, c) = row(cu[s + 1] - tail + j, c);
     }
   }
-  if (op.state) sheet.out(op.state, Sheet<T>::Check::exact) = state;
 }
 
 template <class T>
@@ -109,7 +131,7 @@ void reference(const CausalConvGrad& op, Sheet<T>& sheet) {
   }
 }
 
-QENG_CONFORMANCE(CausalConv, .make = causal_conv, .free_shape = {"cu", "w"});
+QENG_CONFORMANCE(CausalConv, .make = causal_conv, .free_shape = {"cu", "w", "state", "pages"});
 QENG_CONFORMANCE(CausalConvGrad, .make = causal_conv_grad, .free_shape = {"cu", "w"},
                  .derivatives = {{"causal_conv", causal_conv_chain}});
 

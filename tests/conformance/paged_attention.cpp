@@ -54,6 +54,7 @@ Op kv_store(Draw& draw) {
   op.slots = draw.values(DType::i32, order);
   op.k_pool = draw.empty(stored, {slots, heads, dim}), op.v_pool = draw.empty(stored, {slots, heads, value_dim});
   for (int64_t row = 0; row < slots; ++row) fill_row(draw, op.k_pool, row, 1), fill_row(draw, op.v_pool, row, 1);
+  if (draw.integer(0, 3) == 0) op.v = op.v_pool = {};
   return op;
 }
 
@@ -132,6 +133,7 @@ template <class T>
 void reference(const KvStore& op, Sheet<T>& sheet) {
   const auto slots = sheet.integers(op.slots);
   for (const auto& [from, to] : {std::pair{op.k, op.k_pool}, std::pair{op.v, op.v_pool}}) {
+    if (!from) continue;
     const int64_t width = from.shape[1] * from.shape[2];
     const Array<T> rows = sheet.in(from);
     Array<T>& pool = sheet.update(to);

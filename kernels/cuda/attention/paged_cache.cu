@@ -66,6 +66,7 @@ __global__ void __launch_bounds__(kThreads) kv_store_q8_0(Storing<From, blocks::
 template <class From, class To>
 Storing<From, To> storing(const KvStore& op, int64_t run, CudaContext& context) {
   const auto rows = [&](const View& from, const View& to) {
+    if (!from) return Rows<From, To>{};
     const int64_t width = from.shape[1] * from.shape[2], runs = width / run;
     return Rows<From, To>{from.as<From>(), to.as<To>(), width, runs, from.shape[0] * runs};
   };
@@ -107,18 +108,18 @@ void run(const KvStore& op, CudaContext& context) {
     using From = std::remove_pointer_t<decltype(from)>;
     if (op.k_pool.dtype == DType::q8_0) {
       const auto s = storing<From, blocks::Q8_0>(op, kWarp, context);
-      const dim3 grid(blocks_of(op.name, std::max(s.keys.total, s.values.total) * kWarp), 2);
+      const dim3 grid(blocks_of(op.name, std::max(s.keys.total, s.values.total) * kWarp), op.v ? 2 : 1);
       QENG_LAUNCH(context, kv_store_q8_0<From>, grid, dim3(kThreads), 0, s);
       return;
     }
     const auto plain = [&](auto* to) {
       using To = std::remove_pointer_t<decltype(to)>;
       constexpr int n = kVector<From, To>;
-      const bool vectors = op.k.columns() * op.k.shape[1] % n == 0 && op.v.columns() * op.v.shape[1] % n == 0 &&
+      const bool vectors = op.k.columns() * op.k.shape[1] % n == 0 && (!op.v || op.v.columns() * op.v.shape[1] % n == 0) &&
                            aligned_for(n, op.k, op.v, op.k_pool, op.v_pool);
       const auto s = storing<From, To>(op, vectors ? n : 1, context);
       launch(context, op.name, vectors ? kv_store<From, To, n> : kv_store<From, To, 1>,
-             dim3(blocks_of(op.name, std::max(s.keys.total, s.values.total)), 2), dim3(kThreads), 0, s);
+             dim3(blocks_of(op.name, std::max(s.keys.total, s.values.total)), op.v ? 2 : 1), dim3(kThreads), 0, s);
     };
     if (op.k_pool.dtype == DType::f16)
       plain(static_cast<f16*>(nullptr));

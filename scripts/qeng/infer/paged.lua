@@ -94,10 +94,11 @@ local most_programs = 8 -- captured at a time
 
 -- Tokens of a page if nothing else is asked for, of sequences of up to `context` tokens.
 function paged.page_tokens(model, context)
+  local tokens
   for _, kind in ipairs(model.states) do
-    if kind.of_sequence then return context end
+    if kind.page then tokens = math.max(tokens or 0, kind:page(context)) end
   end
-  return 16
+  return tokens or 16
 end
 
 -- Pages of a sequence of so many tokens, if nothing else is asked for.

@@ -10,7 +10,8 @@
 -- A mixer registers a kind of state with p:state(kind) (model/nn.lua). A kind has
 --   kind:bytes(tokens, shape)   bytes that so many tokens of a sequence take; shape: {kv = dtype, page_tokens =}
 --   kind:open(shape)            a state; shape also has pages, rows and sequences, the most of a step
---   kind.of_sequence            true of snapshots: by default a page then holds a whole sequence (infer/engine.lua)
+--   kind:page(context)          of a state that is as large as many tokens' keys and values: by default a page holds so
+--                               many tokens of sequences of up to `context`
 -- A state has what follows. The mixer finds it at seq.inference.states and advances it in its own way, with the tensors
 -- of seq.inference.step (infer/paged.lua). step.before and step.after say between which pages each sequence goes.
 -- step.spans says which rows it has, where it may have more than one; a captured step has one row of each, and no
@@ -18,7 +19,9 @@
 --   state:prepare(step)         optional: before each step, also before a captured one, which runs no Lua of the mixer
 --   state:copy(pairs)           copies pages to others: [n, 2] i32, as for q.pages.copy_pages
 --   state:stored()              where the pages are: {{tensor, rows of a page}, ...}
---   state:rollback(length)      the length to which a sequence has to go back, to have `length` tokens at most
+--   state:rollback(length, from)  the length to which a sequence of `from` has to go back, to have `length` at most
+--   state:ahead(length)         optional: how many tokens after the next one a sequence of `length` can take back one
+--                               by one
 --   state:free()
 
 local q = require "qeng.core"
@@ -39,9 +42,9 @@ function sequences.kinds(model, shape)
   local list, known = {}, {}
   for _, kind in ipairs(model.states) do
     local bytes = kind:bytes(shape.page_tokens, shape)
-    local key = bytes .. tostring(kind.of_sequence)
+    local key = bytes .. tostring(kind.page)
     if not known[key] then
-      known[key] = { layers = 0, bytes = 0, snapshots = kind.of_sequence == true }
+      known[key] = { layers = 0, bytes = 0, snapshots = kind.page ~= nil }
       list[#list + 1] = known[key]
     end
     known[key].layers, known[key].bytes = known[key].layers + 1, known[key].bytes + bytes
@@ -69,15 +72,24 @@ function Sequences:beginnings() return self.pool:beginnings() end
 function Sequences:forget(id) return self.pool:forget(id) end
 function Sequences:pages(id) return self.pool:pages(id) end
 
-local function nearest(self, length)
-  for _, state in ipairs(self.states) do length = math.min(length, state:rollback(length)) end
+local function nearest(self, length, from)
+  for _, state in ipairs(self.states) do length = math.min(length, state:rollback(length, from)) end
   return length
+end
+
+-- How many tokens after the next one, guesses, a sequence can take back without losing those before them.
+function Sequences:ahead(id)
+  local length, count = self.pool:length(id), math.huge
+  for _, state in ipairs(self.states) do
+    if state.ahead then count = math.min(count, state:ahead(length)) end
+  end
+  return count
 end
 
 -- Takes over what is remembered of the beginning of `tokens`, but not the last one. Returns how many tokens that is.
 function Sequences:share(id, tokens)
   local held = self.pool:reuse(id, tokens)
-  local kept = nearest(self, held)
+  local kept = nearest(self, held, held)
   if kept < held then self.pool:truncate(id, kept) end
   return kept
 end
@@ -100,8 +112,9 @@ function Sequences:commit(id) self.pool:commit(id) end
 
 -- Goes back to the first `length` tokens, or to fewer if a state cannot do that. Returns the length that is left.
 function Sequences:rollback(id, length)
-  if length == self.pool:length(id) then return length end
-  length = nearest(self, length)
+  local from = self.pool:length(id)
+  if length == from then return length end
+  length = nearest(self, length, from)
   self.pool:truncate(id, length)
   return length
 end

@@ -13,7 +13,8 @@ speculate.most = 8  -- guesses a step
 
 -- How many guesses a request may still use.
 local function room(r, limit)
-  return math.min(limit, speculate.most, r.max_tokens - #r.output - 1, r.engine.context - #r.tokens - 1)
+  return math.min(limit, speculate.most, r.max_tokens - #r.output - 1, r.engine.context - #r.tokens - 1,
+    r.engine.runner.pool:ahead(r.id))
 end
 
 -- Guesses by prompt lookup: what followed the last occurrence of the three (or two) tokens at the end. Sets r.guesses.

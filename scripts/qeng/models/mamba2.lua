@@ -5,6 +5,7 @@
 -- group share B and C. Training computes chunks of tokens by products of matrices (section 6 there), inference token by
 -- token: so a sequence's bits depend neither on the batch nor on how its prompt was cut.
 
+local conv_pages = require "qeng.model.conv_pages"
 local nn = require "qeng.model.nn"
 local q = require "qeng.core"
 local snapshots = require "qeng.model.snapshots"
@@ -125,38 +126,24 @@ end
 
 -- ---------------------------------------------------------------- the recurrence over a step of inference
 
--- The convolution of a step's rows [rows, channels], after the rows `before` [sequences, (width - 1) * channels] that
--- it kept. Also what it keeps now, and a function of what it keeps after row k of sequence i.
-local function convolve(c, step, x, w, bias, before)
-  local count, tail = before:shape()[1], c.width - 1
-  local now = before:reshape({ count, tail, w:shape()[1] }):clone()
-  local y = q.causal_conv(x, w, bias, step.cu_q, { state = now, slots = q.arange(count) })
-  return y, now, function(i, k)
-    local first, rows = step.spans[i].first, k + 1
-    if rows >= tail then return x:rows(first + rows - tail, tail):to "f32" end
-    local own = before:rows(i - 1, 1):reshape { tail, w:shape()[1] }
-    return q.concat { own:slice(1, rows), x:rows(first, rows):to "f32" }
-  end
-end
-
 -- The state [n * groups, heads of a group, head_dim, state] after one more token of n sequences, and their y.
 local function advance(state, decay, x, into, out)
   state = state * decay + x * into
   return state:reshape(state:shape()), (state * out):sum(-1)
 end
 
--- The y of a step's rows, from the state that its sequences had, as scan has it. It stores the new states in `pages`,
--- and with them what the convolution keeps (now, after: see convolve): at the end, and at the end of each full page.
-local function recur(c, pages, step, state, x, decay, into, out, now, after)
+-- The y of a step's rows, as scan has it, from the states of its sequences in `pages`, which it stores anew: at the
+-- step's end, and at the end of each full page.
+local function recur(c, pages, step, x, decay, into, out)
   local rows, groups, heads = x:shape()[1], c.groups, c.heads / c.groups
   local count = step.before:elements()
-  state = state:reshape { count * groups, heads, c.head_dim, c.state }
+  local state = pages:before(step):reshape { count * groups, heads, c.head_dim, c.state }
   x, decay = x:reshape { rows * groups, heads, c.head_dim, 1 }, decay:exp():reshape { rows * groups, heads, 1, 1 }
   into, out = into:reshape { rows * groups, 1, 1, c.state }, out:reshape { rows * groups, 1, 1, c.state }
   if rows == count then
     local y
     state, y = advance(state, decay, x, into, out)
-    pages:keep(step.after, state, now)
+    pages:keep(step.after, state)
     return y:reshape { rows, c.inner }
   end
   local results, most, table_ = {}, step.pages:shape()[2], step.pages:reshape { step.pages:elements() }
@@ -170,7 +157,7 @@ local function recur(c, pages, step, state, x, decay, into, out, now, after)
       local length = span.position + k + 1
       if k == span.count - 1 or length % pages.page_tokens == 0 then
         local page = (i - 1) * most + math.ceil(length / pages.page_tokens) - 1
-        pages:keep(table_:slice(1, page, page + 1), own, after(i, k))
+        pages:keep(table_:slice(1, page, page + 1), own)
       end
     end
   end
@@ -189,27 +176,22 @@ local function mixer(block, c)
   local dt_bias, a_log = p:weight("dt_bias", { c.heads }), p:weight("A_log", { c.heads })
   local skip, norm = p:weight("D", { c.heads }), p:weight("norm.weight", { c.inner })
   local out_proj = p:linear("out_proj", c.hidden, c.inner, c.bias)
-  local place = block:state(snapshots.kind(c.inner * c.state, (c.width - 1) * wide))
+  local place, conv_place = block:state(snapshots.kind(c.inner * c.state)), block:state(conv_pages.kind(wide, c.width))
   local passed = block:place "mixer"
 
   return function(u, seq)
     local tokens, w = u:shape()[1], taps:reshape { wide, c.width }
     local gate, mixed, dt = nn.project(seq, u, in_proj):split({ c.inner, wide, c.heads }, 2)
-    local pages, step, state, now, after = seq.inference and seq.inference.states[place], nil, nil, nil, nil
+    local inference = seq.inference
+    local pages = inference and inference.states[place]
     if w:dtype() == "f16" then w = w:to "f32" end
-    if pages then
-      local before
-      step = seq.inference.step
-      state, before = pages:before(step)
-      mixed, now, after = convolve(c, step, mixed, w, taps_bias, before)
-    else
-      mixed = q.causal_conv(mixed, w, taps_bias, seq.cu_q)
-    end
+    mixed = inference and inference.states[conv_place]:convolve(inference.step, mixed, w, taps_bias)
+      or q.causal_conv(mixed, w, taps_bias, seq.cu_q)
     local x, into, out = mixed:silu():to("f32"):split({ c.inner, narrow, narrow }, 2)
     dt = (dt:to "f32" + dt_bias):softplus():clamp(c.least, c.most)
     local of_heads, decay = x:reshape { tokens, c.heads, c.head_dim }, -dt * a_log:to("f32"):exp()
     x = (of_heads * dt:unsqueeze(3)):reshape { tokens, c.inner }
-    local y = pages and recur(c, pages, step, state, x, decay, into, out, now, after)
+    local y = pages and recur(c, pages, inference.step, x, decay, into, out)
       or scan(c, x, decay, into, out, q.arange(tokens) - seq.positions)
     y = y:reshape { tokens, c.heads, c.head_dim } + of_heads * skip:unsqueeze(2)
     y = y:reshape { tokens, c.groups, c.inner / c.groups }
