@@ -72,17 +72,17 @@ same("convolution", { draw(1, 13, 7), draw(2, 7, 4), draw(3, 7) },
 q.no_grad(function()
   local x, w, b = draw(4, 20, 6), draw(5, 6, 4), draw(6, 6)
   local whole = q.causal_conv(x, w, b, q.tensor({ 0, 12, 20 }, "i32"))
-  local state = q.zeros { 3, 3, 6 }
+  local state, lengths = q.zeros { 7, 3, 6 }, { 0, 0 }
   local at, ends = { 0, 12 }, { 12, 20 }
-  local rows = {}
+  local rows, pages = {}, q.tensor({ 6, 2, 1, 4, 0, 5 }, "i32"):reshape { 2, 3 }
   for _, counts in ipairs { { 1, 5 }, { 7, 0 }, { 2, 1 }, { 2, 2 } } do
     local parts, bounds = {}, { 0 }
     for d, count in ipairs(counts) do
       if count > 0 then parts[#parts + 1] = x:slice(1, at[d], at[d] + count) end
-      bounds[d + 1] = bounds[d] + count
+      bounds[d + 1], lengths[d] = bounds[d] + count, lengths[d] + count
     end
     local y = q.causal_conv(q.concat(parts), w, b, q.tensor(bounds, "i32"),
-      { state = state, slots = q.tensor({ 2, 0 }, "i32") })
+      { state = state, pages = pages, lengths = q.tensor(lengths, "i32"), page_tokens = 4 })
     for d, count in ipairs(counts) do
       for k = 0, count - 1 do rows[at[d] + k] = y:rows(bounds[d] + k, 1) end
       at[d] = at[d] + count
@@ -92,7 +92,7 @@ q.no_grad(function()
   for row = 0, 19 do
     assert(q.quant.squared_error(whole:rows(row, 1), rows[row]) == 0, "a convolution in pieces has other bits")
   end
-  assert(state:rows(1, 1):square():sum():item() == 0, "a slot of no document was written")
+  assert(state:rows(3, 1):square():sum():item() == 0, "a page of no document was written")
 end)
 
 local function refused(text, ...)
@@ -103,14 +103,18 @@ local x, w = q.zeros { 4, 6 }, q.zeros { 6, 3 }
 refused("w is f32 [6, 9]", q.causal_conv, x, q.zeros { 6, 9 }, nil, cu)
 local function read(...) return q.causal_conv(...):table() end  -- a device says it when it is waited for
 refused("is 6; expected ascending from 0 to at most 4", read, x, w, nil, q.tensor({ 0, 1, 2, 6 }, "i32"))
-refused("state and slots are given together", q.causal_conv, x, w, nil, q.tensor({ 0, 4 }, "i32"),
+refused("state, pages and lengths are given together", q.causal_conv, x, w, nil, q.tensor({ 0, 4 }, "i32"),
   { state = q.zeros { 1, 2, 6 } })
-refused("is outside", read, x, w, nil, q.tensor({ 0, 4 }, "i32"),
-  { state = q.zeros { 1, 2, 6 }, slots = q.tensor({ 1 }, "i32") })
+refused("is outside", read, x, w, nil, q.tensor({ 0, 4 }, "i32"), {
+  state = q.zeros { 1, 2, 6 }, pages = q.tensor({ 1 }, "i32"):reshape { 1, 1 }, lengths = q.tensor({ 4 }, "i32"),
+  page_tokens = 8,
+})
 local trained = q.zeros { 4, 6 }
 trained:requires_grad(true)
-refused("no gradient passes it", q.causal_conv, trained, w, nil,
-  q.tensor({ 0, 4 }, "i32"), { state = q.zeros { 1, 2, 6 }, slots = q.tensor({ 0 }, "i32") })
+refused("no gradient passes it", q.causal_conv, trained, w, nil, q.tensor({ 0, 4 }, "i32"), {
+  state = q.zeros { 1, 2, 6 }, pages = q.tensor({ 0 }, "i32"):reshape { 1, 1 }, lengths = q.tensor({ 4 }, "i32"),
+  page_tokens = 8,
+})
 refused("rmsnorm: w is f32 [2, 6], expected f32 [6], or f32 [4, 6] by group", q.rmsnorm, x, q.zeros { 2, 6 }, 1e-5)
 refused("b is f32 [5], w is f32 [6]", q.layer_norm, x, q.zeros { 6 }, q.zeros { 5 }, 1e-5)
 print "layers: as the algebra computes them"

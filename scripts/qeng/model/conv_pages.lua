@@ -1,5 +1,5 @@
--- The sequence state of a causal convolution (CausalConv in kernels/ops): the last rows of each page, in f32, as a ring.
--- infer/sequences.lua says what a state is.
+-- The sequence state of a causal convolution (CausalConv in kernels/ops): the last rows of each page, in f32, as a
+-- ring. infer/sequences.lua says what a state is.
 
 local q = require "qeng.core"
 
@@ -8,8 +8,8 @@ local conv_pages = {}
 local Kind, Pages = {}, {}
 Kind.__index, Pages.__index = Kind, Pages
 
--- The state of a convolution over `channels` that looks back at width - 1 rows. back: how many more it keeps, by which a
--- sequence can go back within a page (0).
+-- The state of a convolution over `channels` that looks back at width - 1 rows. back: how many more it keeps, by which
+-- a sequence can go back within a page (0).
 function conv_pages.kind(channels, width, back)
   return setmetatable({ channels = channels, back = back or 0, depth = width - 1 + (back or 0) }, Kind)
 end

@@ -1,13 +1,15 @@
--- The sequence state of a gated delta net (GatedDelta in kernels/ops): for each page the state as the chunk of 64 tokens
--- began in which its last token is, and the rows of that chunk. So a sequence goes back to any token of that chunk, and
--- else to the nearest full page. infer/sequences.lua says what a state is.
+-- The sequence state of a gated delta net (GatedDelta in kernels/ops): for each page the state as the chunk of 64
+-- tokens began in which its last token is, and the rows of that chunk. So a sequence goes back to any token of that
+-- chunk, and else to the nearest full page. infer/sequences.lua says what a state is.
 
 local q = require "qeng.core"
 
 local delta_pages = {}
 
-local chunk = 64          -- kDeltaChunk
-local pages_of_all = 16   -- a page holds this part of the longest sequence, as its state is as large as hundreds of tokens'
+local chunk = 64  -- kDeltaChunk
+
+-- A page's state is as large as hundreds of tokens' keys and values. So the longest sequence has so many.
+local most_pages = 16
 
 local Kind, Pages = {}, {}
 Kind.__index, Pages.__index = Kind, Pages
@@ -22,14 +24,16 @@ end
 function Kind:bytes(tokens, shape) return 4 * (self.state + self.rows) * math.ceil(tokens / shape.page_tokens) end
 
 -- Tokens of a page, if nothing else is asked for.
-function Kind:page(context) return chunk * math.ceil(context / (chunk * pages_of_all)) end
+function Kind:page(context) return chunk * math.ceil(context / (chunk * most_pages)) end
 
 function Kind:open(shape)
   if shape.page_tokens % chunk ~= 0 then
     q.error("value", ("page_tokens is %d: pages of this model hold a multiple of %d tokens"):format(shape.page_tokens,
       chunk))
   end
-  local function pool(size) return q.scope(function() return q.keep(q.empty({ shape.pages, size }, "f32", "kv")) end) end
+  local function pool(size)
+    return q.scope(function() return q.keep(q.empty({ shape.pages, size }, "f32", "kv")) end)
+  end
   return setmetatable({
     heads = self.heads, state = pool(self.state), rows = pool(self.rows), page_tokens = shape.page_tokens,
   }, Pages)
