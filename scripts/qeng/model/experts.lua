@@ -10,19 +10,20 @@
 --   normalised   the scores of the chosen ones are divided by their sum
 --   scale        a factor of the scores (1)
 --   balance      the weight of the load-balancing loss that the config has for training (experts.balance_loss)
+--   shared       the inner width of an MLP that all tokens meet beside their experts (nil)
 
 local nn = require "qeng.model.nn"
 local q = require "qeng.core"
 
 local experts = {}
 
--- c.experts from a Config (model/config.lua). opt: transformers' defaults for count and used; ffn and normalised.
--- transformers adds the load-balancing loss where output_router_logits says so.
+-- c.experts from a Config (model/config.lua). opt: transformers' defaults for count and used; ffn, normalised and
+-- shared. transformers adds the load-balancing loss where output_router_logits says so.
 function experts.config(file, opt)
   local key = file.values.num_experts ~= nil and "num_experts" or "num_local_experts"
   local e = {
     count = file:size(key, opt.count), used = file:size("num_experts_per_tok", opt.used), ffn = opt.ffn,
-    normalised = opt.normalised, scores = "softmax",
+    normalised = opt.normalised, scores = "softmax", shared = opt.shared,
   }
   file:must("num_local_experts", e.count)
   if e.used > e.count then
@@ -50,6 +51,41 @@ function experts.matrices(name, tensor)
     list[e + 1] = { experts.name_of(name, e), tensor:rows(e, 1):reshape { shape[2], shape[3] } }
   end
   return list
+end
+
+-- Transformers' own form, which some checkpoints have: gate and up of all experts are one tensor
+-- "mlp.experts.gate_up_proj" [experts, 2 ffn, in], and down is "mlp.experts.down_proj" [experts, in, ffn].
+
+local function fused_name(name)
+  local stem, part = name:match "^(.*%.experts%.)(%l+_proj)%.weight$"
+  if not stem then return nil end
+  return stem .. (part == "down_proj" and part or "gate_up_proj"), part
+end
+
+-- If open weights have a stack in that form: its name there, its shape, and a function that makes the stack of it, nil
+-- if it is that. Else the name and shape that are given.
+function experts.fused(weights, name, shape)
+  local stored, part = fused_name(name)
+  if not stored or weights:info(name) or not weights:info(stored) then return name, shape end
+  if part == "down_proj" then return stored, shape end
+  local count, rows, columns = unpack(shape)
+  return stored, { count, 2 * rows, columns }, function(both)
+    local half = q.empty(shape, both:dtype(), "weights")
+    for e = 0, count - 1 do
+      local own = both:rows(e, 1):reshape({ 2 * rows, columns }):rows(part == "up_proj" and rows or 0, rows)
+      half:rows(e, 1):copy(own:reshape { 1, rows, columns })
+    end
+    return half
+  end
+end
+
+-- {{name, tensor}...} of a stack in that form. plain(name): a parameter's tensor, decoded.
+function experts.fuse(name, plain)
+  local stored, part = fused_name(name)
+  if part == "up_proj" then return {} end
+  if part == "down_proj" then return { { stored, plain(name) } } end
+  local up = name:gsub("gate_proj%.weight$", "up_proj.weight")
+  return { { stored, q.no_grad(q.concat, { plain(name), plain(up) }, 2) } }
 end
 
 -- ---------------------------------------------------------------- layers
@@ -148,9 +184,22 @@ end
 
 local function gated(gate, up, c) return q.swiglu(gate, up, { gelu = c.gelu or false }) end
 
+-- The output for x of the MLP at p:at(name) that all tokens meet. A token's is multiplied by the sigmoid of its gate, a
+-- layer of one row. opt: its name, and ungated: there is no gate.
+local function shared_mlp(p, c, opt)
+  local name = opt.name or "shared_expert"
+  local mlp = nn.swiglu_mlp { at = name }(p, { hidden = c.hidden, ffn = c.experts.shared, gelu = c.gelu })
+  local gate = not opt.ungated and p:linear(name .. "_gate", 1, c.hidden)
+  return function(x, seq)
+    local y = mlp(x, seq)
+    return gate and y * nn.project(seq, x, gate):sigmoid() or y
+  end
+end
+
 -- A mixture for nn.block. opt: what the checkpoint calls the parts: at ("mlp"), router ("gate"), gate, up and down of
--- each expert (gate_proj, up_proj, down_proj); bias (router and experts have them), activate(gate, up, c) (q.swiglu).
--- Its places for hooks are "mlp.router", the router's logits, and "mlp".
+-- each expert (gate_proj, up_proj, down_proj); bias (router and experts have them), activate(gate, up, c) (q.swiglu),
+-- shared (of the expert that all tokens meet, where c.experts has one: see shared_mlp). Its places for hooks are
+-- "mlp.router", the router's logits, "mlp", and "mlp.shared_expert".
 function experts.mlp(opt)
   return function(block, c)
     local p, e, activate = block:at(opt.at or "mlp"), c.experts, opt.activate or gated
@@ -159,7 +208,10 @@ function experts.mlp(opt)
     local gate_proj = layer_of(inside, opt.gate or "gate_proj", e, e.ffn, c.hidden, opt.bias)
     local up_proj = layer_of(inside, opt.up or "up_proj", e, e.ffn, c.hidden, opt.bias)
     local down_proj = layer_of(inside, opt.down or "down_proj", e, c.hidden, e.ffn, opt.bias)
-    local routed, passed = block:place "mlp.router", block:place "mlp"
+    local routed = block:place "mlp.router"
+    local shared = e.shared and shared_mlp(p, c, opt.shared or {})
+    local passed = block:place "mlp"
+    local function whole(x, mixed, seq) return passed(shared and (mixed + shared(x, seq)):compute() or mixed) end
 
     local function compute(x, logits, seq, adapter_of)
       local apart = seq.inference ~= nil
@@ -174,11 +226,11 @@ function experts.mlp(opt)
     return function(x, seq)
       local logits = routed((nn.project(seq, x, router)))
       if not seq.inference then
-        return passed(compute(x, logits, seq, function(layer) return layer.lora end))
+        return whole(x, compute(x, logits, seq, function(layer) return layer.lora end), seq)
       end
-      return passed(seq.inference:by_adapter({ x, logits }, function(rows, adapter_of)
+      return whole(x, seq.inference:by_adapter({ x, logits }, function(rows, adapter_of)
         return compute(rows[1], rows[2], seq, adapter_of)
-      end))
+      end), seq)
     end
   end
 end

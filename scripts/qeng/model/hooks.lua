@@ -4,6 +4,8 @@
 --   layers.N.attn    the output of block N's attention, before it is added to the residual stream
 --   layers.N.mlp     that of its MLP
 --   layers.N.mlp.router   of an MLP of experts, before it: the router's logits
+--   layers.N.mlp.shared_expert   of such an MLP: the output of the expert that all tokens meet, without its gate
+--   layers.N.mixer   the output of a block's recurrent mixer, as attn
 --   layers.N         the residual stream after the block
 --   norm             what the head reads
 -- Without hooks a place costs a look at model.hooks, which is nil then. With them, generation captures nothing. When
