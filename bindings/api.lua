@@ -948,8 +948,10 @@ function q.safetensors.open(path) end
 ---were. Other block formats need a dtype.
 ---@param path string  file, or folder when sharded
 ---@param tensors table  {{name, Tensor, dtype?}...}  dtype: of this one, whatever that of the others
----@param opt? {metadata?: table<string, string>, max_shard_bytes?: integer, dtype?: dtype}
----  dtype: of floats, and of blocks other than those above
+---@param opt? {metadata?: table<string, string>, max_shard_bytes?: integer, dtype?: dtype, from?: Weights,
+---  copied?: string[]}  dtype: of floats, and of blocks other than those above
+---  copied: names of tensors of the open safetensors file `from`, of any type and shape: they are written as they are
+---  there
 function q.safetensors.save(path, tensors, opt) end
 
 q.gguf = {}

@@ -17,12 +17,32 @@ int open(Call& call) { return call.push(std::make_shared<Weights>(SafeTensors::o
 
 bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
 
+// Tensors of an open file that are written as they are there: several for one that was made of several.
+std::map<std::string, const StoredTensor*> copied(Options& opt) {
+  std::map<std::string, const StoredTensor*> list;
+  if (!opt.has("copied")) return list;
+  const auto file = opt.get<std::shared_ptr<Weights>>("from", nullptr);
+  if (!file) fail("value", "safetensors.save: copied are tensors of a file: give from too");
+  for (const std::string& name : opt.get<std::vector<std::string>>("copied", {})) {
+    const StoredTensor& tensor = file->file().get(name);
+    for (const StoredTensor* part : tensor.parts) list[part->name] = part;
+    if (tensor.parts.empty()) list[name] = &tensor;
+  }
+  return list;
+}
+
 // Passes the tensors through host memory, one at a time.
 template <class Writer>
-void write_all(Writer& writer, const std::vector<NamedTensor>& tensors) {
+void write_all(Writer& writer, const std::vector<NamedTensor>& tensors,
+               const std::map<std::string, const StoredTensor*>& copies) {
   std::map<std::string, const Tensor*> by_name;
   for (const NamedTensor& named : tensors) by_name[named.name] = named.tensor.get();
   for (const TensorSpec& spec : std::vector<TensorSpec>(writer.order())) {
+    if (spec.stored_as) {
+      const StoredTensor& copy = *copies.at(spec.name);
+      writer.write(spec.name, copy.data, copy.bytes);
+      continue;
+    }
     const Tensor& stored = *by_name.at(spec.name);
     const Tensor* source = &stored;
     TensorPtr converted;
@@ -42,7 +62,7 @@ void write_all(Writer& writer, const std::vector<NamedTensor>& tensors) {
 int save(Call& call) {
   const auto path = call.arg<std::string>(1);
   const auto tensors = call.arg<std::vector<NamedTensor>>(2);
-  Options opt(call, 3, {"metadata", "max_shard_bytes", "dtype"});
+  Options opt(call, 3, {"metadata", "max_shard_bytes", "dtype", "from", "copied"});
   Metadata notes = opt.get<Metadata>("metadata", {});
   notes.emplace("format", "pt");
   std::vector<TensorSpec> specs;
@@ -55,16 +75,23 @@ int save(Call& call) {
            ", which the format lacks; give a dtype: f32, bf16 or f16");
     specs.push_back({named.name, dtype, Shape(view.shape, view.shape + view.rank)});
   }
+  const auto copies = copied(opt);
+  for (const auto& [name, tensor] : copies) {
+    const SafeTensorsType* type = find_safetensors_type(tensor->type_name);
+    if (!type || (!tensor->data && tensor->bytes))
+      fail("dtype", "safetensors.save: tensor ", name, " is no safetensors file's");
+    specs.push_back({name, DType::f32, tensor->shape, type});
+  }
   if (std::filesystem::path(path).extension() == ".safetensors") {
     if (opt.has("max_shard_bytes")) fail("value", "safetensors.save: ", path, " is one file: shards need a folder");
     SafeTensorsWriter writer(path, specs, notes);
-    write_all(writer, tensors);
+    write_all(writer, tensors, copies);
   } else {
     std::error_code error;
     std::filesystem::create_directories(path, error);
     if (error) fail("io", path, ": ", error.message());
     ShardedWriter writer(path, specs, opt.get<size_t>("max_shard_bytes", size_t{5} << 30), notes);
-    write_all(writer, tensors);
+    write_all(writer, tensors, copies);
   }
   return 0;
 }

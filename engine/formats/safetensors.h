@@ -37,10 +37,13 @@ class SafeTensors : public WeightFile {
 
 // ---------------------------------------------------------------- writing
 
+struct SafeTensorsType;  // safetensors_dtype.h
+
 struct TensorSpec {
   std::string name;
   DType dtype = DType::f32;
-  std::vector<int64_t> shape;
+  std::vector<int64_t> shape;                  // of any rank
+  const SafeTensorsType* stored_as = nullptr;  // a type of the format in place of dtype, also one that the engine lacks
   // Error("shape") where it overflows, a dimension is negative or a row is not whole blocks; Error("dtype") for a block
   // format other than one_bit and ternary.
   size_t bytes() const;

@@ -14,24 +14,29 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
+int width_bits(const TensorSpec& spec) {
+  return spec.stored_as ? spec.stored_as->bits : static_cast<int>(8 * stored_width(spec.dtype));
+}
+
 std::vector<TensorSpec> widest_first(std::vector<TensorSpec> specs) {
-  std::stable_sort(specs.begin(), specs.end(), [](const TensorSpec& a, const TensorSpec& b) {
-    return stored_width(a.dtype) > stored_width(b.dtype);
-  });
+  std::stable_sort(specs.begin(), specs.end(),
+                   [](const TensorSpec& a, const TensorSpec& b) { return width_bits(a) > width_bits(b); });
   return specs;
 }
+
+bool is_packed(const TensorSpec& spec) { return !spec.stored_as && is_packed_words(spec.dtype); }
 
 // What the metadata says of packed tensors is of these specs alone, though a caller may hand on that of another file.
 Metadata with_packed(const std::vector<TensorSpec>& specs, Metadata metadata) {
   std::erase_if(metadata, [](const auto& entry) { return entry.first.starts_with(kPackedKey); });
   for (const TensorSpec& spec : specs)
-    if (is_packed_words(spec.dtype)) metadata[kPackedKey + spec.name] = dtype_name(spec.dtype);
+    if (is_packed(spec)) metadata[kPackedKey + spec.name] = dtype_name(spec.dtype);
   return metadata;
 }
 
 std::vector<int64_t> stored_shape(const TensorSpec& spec) {
   std::vector<int64_t> shape = spec.shape;
-  if (is_packed_words(spec.dtype)) shape.back() /= word_elements(spec.dtype);
+  if (is_packed(spec)) shape.back() /= word_elements(spec.dtype);
   return shape;
 }
 
@@ -53,8 +58,8 @@ std::string header_of(const std::string& path, const std::vector<TensorSpec>& sp
       fail("value", path, ": \"", spec.name, "\" cannot name a tensor");
     if (!names.insert(spec.name).second) fail("value", path, ": tensor ", spec.name, " is declared twice");
     uint64_t end = offset + spec.bytes();
-    header[spec.name] = {
-        {"dtype", safetensors_type_name(spec.dtype)}, {"shape", stored_shape(spec)}, {"data_offsets", {offset, end}}};
+    const char* type = spec.stored_as ? spec.stored_as->name : safetensors_type_name(spec.dtype);
+    header[spec.name] = {{"dtype", type}, {"shape", stored_shape(spec)}, {"data_offsets", {offset, end}}};
     offset = end;
   }
   std::string text;
@@ -70,18 +75,18 @@ std::string header_of(const std::string& path, const std::vector<TensorSpec>& sp
 }  // namespace
 
 size_t TensorSpec::bytes() const {
-  const int elements = dtype_info(dtype).elements;
+  const int elements = stored_as ? 1 : dtype_info(dtype).elements;
   if (elements > 1 && !is_packed_words(dtype))
     fail("dtype", "tensor ", name, " is ", dtype_name(dtype), ", which safetensors files lack");
   if (elements > 1 && (shape.empty() || shape.back() % elements != 0))
     fail("shape", "tensor ", name, ": rows of ", dtype_name(dtype), " are whole blocks of ", elements);
-  size_t total = static_cast<size_t>(dtype_info(dtype).bytes);
+  size_t total = static_cast<size_t>(stored_as ? stored_as->bits : dtype_info(dtype).bytes);
   for (size_t i = 0; i < shape.size(); ++i) {
     const int64_t dim = i + 1 == shape.size() ? shape[i] / elements : shape[i];
     if (dim < 0 || __builtin_mul_overflow(total, static_cast<size_t>(dim), &total))
       fail("shape", "tensor ", name, ": its shape has a negative dimension or overflows");
   }
-  return total;
+  return stored_as ? (total + 7) / 8 : total;
 }
 
 SafeTensorsWriter::SafeTensorsWriter(const std::string& path, std::vector<TensorSpec> specs, const Metadata& metadata)

@@ -35,6 +35,19 @@ for i, prefix in ipairs { "language_model.", "model.language_model." } do
   local loaded = q.load(dir)
   assert(loaded.arch.hf == "Gemma3ForCausalLM" and flat(loaded:logits(ids)) == expected,
     prefix .. " gives other logits")
+  -- Saved, it is the wrapper again, with what belongs to images as it was.
+  loaded:save(at "saved")
+  local before, after = {}, q.safetensors.open(at "saved/model.safetensors")
+  for _, each in ipairs(tensors) do before[#before + 1] = each[1] end
+  local names = after:names()
+  table.sort(before)
+  table.sort(names)
+  assert(table.concat(before, " ") == table.concat(names, " "), "other names are saved")
+  assert(after:tensor("vision_tower.patch.weight"):hash() == tensors[1][2]:hash())
+  local config = q.json.decode(q.fs.read(at "saved/config.json"))
+  assert(config.architectures[1] == "Gemma3ForConditionalGeneration" and config.vision_config.depth == 1
+    and config.text_config.head_dim == 16)
+  assert(flat(q.load(at "saved"):logits(ids)) == expected, "what is saved is another model")
   inner.model_type = "mamba"
   q.fs.write(dir .. "/config.json", q.json.encode {
     architectures = q.json.array { "Gemma3ForConditionalGeneration" }, model_type = "gemma3", text_config = inner,

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <random>
 
+#include "engine/formats/safetensors_dtype.h"
 #include "kernels/error.h"
 #include "tests/catch.h"
 
@@ -110,6 +111,30 @@ TEST_CASE("what is written reads back, aligned, in one file and in shards") {
     for (const StoredTensor& tensor : file->tensors())
       CHECK(reinterpret_cast<uintptr_t>(tensor.data) % dtype_size(*tensor.dtype) == 0);
   }
+}
+
+TEST_CASE("a tensor of any rank and type of the format is written as its bytes") {
+  Scratch scratch;
+  const std::vector<uint8_t> filters(96, 3), flags{1, 0, 1};
+  const std::vector<float> w{1, 2};
+  SafeTensorsWriter writer(scratch / "one.safetensors",
+                           {{"flags", DType::f32, {3}, find_safetensors_type("BOOL")},
+                            {"w", DType::f32, {2}},
+                            {"filters", DType::f32, {2, 3, 1, 2, 4}, find_safetensors_type("BF16")}});
+  for (const TensorSpec& spec : writer.order()) {
+    if (spec.name == "w") writer.write("w", w.data(), 8);
+    if (spec.name == "filters") writer.write("filters", filters.data(), 96);
+    if (spec.name == "flags") writer.write("flags", flags.data(), 3);
+  }
+  writer.commit();
+  const auto file = SafeTensors::open(scratch / "one.safetensors");
+  CHECK(file->view("w").as<float>()[1] == 2);
+  CHECK(file->get("filters").shape == std::vector<int64_t>{2, 3, 1, 2, 4});
+  CHECK(file->get("filters").type_name == "BF16");
+  CHECK(std::memcmp(file->get("filters").data, filters.data(), 96) == 0);
+  CHECK(file->get("flags").type_name == "BOOL");
+  CHECK(std::memcmp(file->get("flags").data, flags.data(), 3) == 0);
+  CHECK_THROWS_WITH(file->view("filters"), containing("5 dimensions"));
 }
 
 TEST_CASE("a save over an earlier one is what opens, and leaves no file of that one") {

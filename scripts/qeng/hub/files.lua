@@ -50,6 +50,7 @@ local texts = {
   "config.json", "generation_config.json", "adapter_config.json", "tokenizer.json", "tokenizer_config.json",
   "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
   "chat_template.jinja", "chat_template.json",
+  "preprocessor_config.json", "video_preprocessor_config.json", "processor_config.json",  -- saved with the model
   "model.safetensors.index.json",
 }
 local is_text = {}

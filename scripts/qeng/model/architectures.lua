@@ -6,9 +6,14 @@
 --   initial(name, shape)   a list of the values that a parameter begins with in a new model, nil for the usual
 --   gguf               its words in GGUF (gguf/names.lua, gguf/config.lua); nil if it has none
 --   lora               the roles of layers that get adapters by default; nil for all linear layers
+--   peft_leaves        patterns of layers whose adapters PEFT leaves out when it reads them
 --   texts              what transformers assumes where the text part of a model of images leaves keys out:
 --                      {[model_type] = {vocab, hidden, ffn, layers, heads, kv_heads, eps =, theta =}}
 --   names              where its checkpoint calls parts otherwise than most, as model/names.lua has them
+--   exact              patterns of parameters that stay f32 where a file has them so, whatever the model computes in
+--   passes             patterns of tensors of a folder that are not read, and saved as they are
+--   stored(name, tensor, plain, model)   {{name, tensor}...} of a parameter as checkpoints have it, nil if as usual;
+--                      plain(name): a parameter's tensor, decoded
 --   transposed(name)   whether a checkpoint has this matrix as [in, out]. GGUF and the model have [out, in].
 --   refuses            similar architectures, and what each has that is not supported: {{name, what}...}
 
@@ -34,6 +39,16 @@ function architectures.read(path)
   end
   return arch
 end
+
+-- Whether one of the patterns of arch[list] fits a name.
+local function fits(arch, list, name)
+  for _, pattern in ipairs(arch[list] or {}) do
+    if name:find(pattern) then return true end
+  end
+  return false
+end
+function architectures.is_exact(arch, name) return fits(arch, "exact", name) end
+function architectures.passes(arch, name) return fits(arch, "passes", name) end
 
 -- Refuses an architecture that no model file has. name_of(arch): how an architecture is called where `name` comes from.
 function architectures.unknown(path, name, name_of)

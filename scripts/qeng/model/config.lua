@@ -82,10 +82,14 @@ function config.values(path)
 end
 
 -- The config of folder `dir`, whose keys get() and must() consume, and its tensors. weights: the folder's safetensors.
+-- file.left: names of those that are not the text model's. file.wrapped: of what wraps it, for saving.
 function config.read(dir, weights)
-  local values, wrapped_by = config.values(dir .. "/config.json")
+  local path = dir .. "/config.json"
+  local values, wrapped_by = config.values(path)
   local file = config.wrap(values)
-  file.weights = wrapper.weights(weights, wrapped_by, dir)
+  file.weights, file.left = wrapper.weights(weights, wrapped_by)
+  local raw = wrapped_by and q.json.decode(tagged(q.fs.read(path)), { exact = true })
+  file.wrapped = wrapped_by and wrapper.of(file.weights, wrapped_by, raw, values)
   return file, file.weights
 end
 
@@ -424,15 +428,16 @@ end
 --   kinds              layers rotate by their kind
 --   kv_heads, head_dim, max_position, tied   transformers' defaults for the architecture, if they are not as many as
 --                      heads, hidden / heads, 2048 and false
+--   ffn                the width of MLPs, of an architecture that need not say it
 --   eps                transformers' default for rms_norm_eps, if it is not 1e-6
---   partial_rotary     c.rotary elements of each head are turned, as partial_rotary_factor says
+--   partial_rotary     c.rotary elements of each head are turned, as partial_rotary_factor says; a number: the default
 --   rotations          the rope_types that transformers has for the architecture, if not all but longrope
 --   original_length    the length before longrope, if the file says it outside the rope settings
 function Config:decoder(theta, opt)
   opt = opt or {}
   local c = {
     hidden = self:size("hidden_size"), layers = self:size "num_hidden_layers", heads = self:size("num_attention_heads"),
-    ffn = self:size("intermediate_size"), vocab = self:size("vocab_size"),
+    ffn = self:size("intermediate_size", opt.ffn), vocab = self:size("vocab_size"),
     eps = self:positive("rms_norm_eps", opt.eps or 1e-6),
     max_position = self:size("max_position_embeddings", opt.max_position or 2048),
     tied = self:tied(opt.tied or false),
@@ -450,7 +455,7 @@ function Config:decoder(theta, opt)
   self.partial_rotary, self.rotations, self.original_length = opt.partial_rotary, opt.rotations, opt.original_length
   c.rope = self:rope(theta, opt.kinds and "full_attention" or nil)
   if opt.partial_rotary then
-    local part = c.rope.part or self:positive("partial_rotary_factor", 1)
+    local part = c.rope.part or self:positive("partial_rotary_factor", tonumber(opt.partial_rotary) or 1)
     self.used.partial_rotary_factor = true
     c.rotary = math.floor(c.head_dim * part)
     if c.rotary < 2 or c.rotary > c.head_dim or c.rotary % 2 ~= 0 then

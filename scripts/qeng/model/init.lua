@@ -10,6 +10,7 @@ local gguf_export = require "qeng.gguf.export"
 local gguf_lora = require "qeng.gguf.lora"
 local hooks = require "qeng.model.hooks"
 local hub = require "qeng.hub"
+local kept = require "qeng.model.kept"
 local look = require "qeng.model.look"
 local lora = require "qeng.model.lora"
 local new_tokens = require "qeng.model.new_tokens"
@@ -20,7 +21,7 @@ local stream = require "qeng.model.stream"
 local Model = {}
 Model.__index = Model
 
--- A source is a function (name, shape, plus_one, arch) that gives a parameter's tensor.
+-- A source is a function (name, shape, plus_one, arch, c) that gives a parameter's tensor.
 
 -- The source of a checkpoint that has matrices as [in, out].
 local function turned(source, transposed)
@@ -40,7 +41,8 @@ local function build(file, own, dtype, source, rotations)
     runtime = q.runtime(), arch = arch, config = c, dtype = dtype, config_values = file.values, rotations = rotations,
     parameters = {}, linears = {}, states = {}, places = {}, ropes = {}, mode = "frozen", recompute = false,
   }, Model)
-  model.forward = arch.build(model, function(name, shape, plus_one) return source(name, shape, plus_one, arch) end, c)
+  local function of_model(name, shape, plus_one) return source(name, shape, plus_one, arch, c) end
+  model.forward = arch.build(model, of_model, c)
   model.router_aux_loss = c.experts and c.experts.balance or 0
   -- A rotation that cannot be is refused now, not by the first forward pass.
   if c.rope then model:rope(c.max_position) end
@@ -53,7 +55,7 @@ local function load_gguf(path, opt)
   local own = architectures.read(opt.model_file)
   local checkpoint = gguf.open(path, opt, own)
   local file = config.wrap(checkpoint.values, path)
-  file.rope_factors, file.is_gguf = checkpoint.factors, true
+  file.rope_factors, file.layout, file.is_gguf = checkpoint.factors, checkpoint.layout, true
   local model = build(file, own, checkpoint.dtype, checkpoint.source, checkpoint.rotations)
   checkpoint.finish(model)
   stream.attach(model, opt)
@@ -100,8 +102,10 @@ function models.load(dir, opt)
     io.stderr:write(dir, ": weights of f16 are computed in f32, which loses nothing; dtype bf16 (--dtype bf16) drops "
       .. "three bits of each, and trains faster in less memory\n")
   end
-  local function source(name, shape)
-    name = file:stored(name)
+  local function source(name, shape, _, arch)
+    local half_of
+    name, shape, half_of = experts.fused(weights, file:stored(name), shape)
+    if half_of then file.fused_experts = true end
     local info = weights:info(name)
     if not info then
       q.error("format", ("%s: tensor %s is missing, though config.json asks for it"):format(dir, name))
@@ -112,14 +116,20 @@ function models.load(dir, opt)
       q.error("unsupported", ("%s: tensor %s is [in, out], and cannot be streamed: write the model as a GGUF file "
         .. "(recipes/quantize.lua), or load it with weights = \"copy\""):format(dir, name))
     end
+    if streamed and half_of then
+      q.error("unsupported", ("%s: tensor %s is gate and up of experts in one, and cannot be streamed: write the model "
+        .. "as a GGUF file (recipes/quantize.lua), or load it with weights = \"copy\""):format(dir, name))
+    end
     if not info.keep then
       dtype = dtype or (info.dtype == "f32" and "f32" or "bf16")
       as = half and info.dtype == "f16" and #shape > 1 and not opt.writable and "f16" or dtype
+      if info.dtype == "f32" and architectures.is_exact(arch, name) then as = "f32" end
     end
-    return weights:tensor(name, {
-      dtype = as, shape = shape, copy = opt.writable, stream = streamed,
+    local tensor = weights:tensor(name, {
+      dtype = as, shape = shape, copy = opt.writable and not half_of, stream = streamed,
       label = streamed and "weights in files" or "weights",
     })
+    return half_of and half_of(tensor) or tensor
   end
   local model = build(file, architectures.read(opt.model_file), nil, source)
   model.dtype, model.dir, model.saved_dtype = dtype, dir, half and not opt.writable and "f16" or nil
@@ -134,11 +144,17 @@ function models.load(dir, opt)
       q.error("format", ("%s: tensor %s is missing: the weight beside it has no scale of its own"):format(dir, scale))
     end
   end
+  local left = file.left
   for _, name in ipairs(weights:names()) do
-    if not known[name] and not file:is_spare(name, model.config.tied) then
+    if not known[name] and architectures.passes(model.arch, name) then
+      left[#left + 1] = name
+    elseif not known[name] and not file:is_spare(name, model.config.tied) then
       q.error("format", ("%s: tensor %s belongs to no part of a %s"):format(dir, name, model.arch.hf))
     end
   end
+  kept.tell(dir, left, file.wrapped, ", and saved as they are")
+  kept.keep(model, dir, left, file.wrapped)
+  model.fused_experts = file.fused_experts
   local ok, tokenizer = pcall(q.tokenizer, dir)
   if ok then model.tokenizer = tokenizer else model.tokenizer_error = tokenizer end
   stream.attach(model, opt)
@@ -293,10 +309,10 @@ end
 
 -- fn(...) with the adapters off: the model as it was loaded.
 function Model:without_adapter(fn, ...)
-  local kept = {}
-  for i, layer in ipairs(self.linears) do kept[i], layer.lora = layer.lora or false, nil end
+  local loras = {}
+  for i, layer in ipairs(self.linears) do loras[i], layer.lora = layer.lora or false, nil end
   local results = { pcall(fn, ...) }
-  for i, layer in ipairs(self.linears) do layer.lora = kept[i] or nil end
+  for i, layer in ipairs(self.linears) do layer.lora = loras[i] or nil end
   if not results[1] then error(results[2], 0) end
   return unpack(results, 2)
 end
@@ -349,8 +365,8 @@ function Model:merge()
 end
 
 -- Writes a Hugging Face folder of the weights as they are (merge first): config, tokenizer files, safetensors in
--- shards. opt: dtype, max_shard_bytes. dtype: by default the weights' own. That is f16 if they were loaded as such,
--- and the model's if they come from a GGUF file.
+-- shards, and what the model's own folder has beside them (model/kept.lua). opt: dtype, max_shard_bytes. dtype: by
+-- default the weights' own. That is f16 if they were loaded as such, and the model's if they come from a GGUF file.
 function Model:save(dir, opt)
   opt = opt or {}
   if self.rotations then
@@ -364,27 +380,38 @@ function Model:save(dir, opt)
   local dtype = opt.dtype or self.gguf and self.dtype or self.saved_dtype
   local tensors = {}
   local turns = self.arch.transposed or function() return false end
-  local stored = self.arch.stored or experts.matrices
   local by_name = {}
   for _, parameter in ipairs(self.parameters) do by_name[parameter.name] = parameter.tensor end
   local function plain(name) return q.no_grad(by_name[name].to, by_name[name], dtype or self.dtype) end
+  local function stored(name, tensor)
+    local own = self.arch.stored and self.arch.stored(name, tensor, plain, self)
+    local stack = experts.is_stack(name, tensor:shape())
+    return own or stack and self.fused_experts and experts.fuse(name, plain) or experts.matrices(name, tensor)
+  end
   for _, parameter in ipairs(self.parameters) do
     local name, tensor = parameter.name, parameter.tensor
     if turns(name) then tensor = q.no_grad(function() return plain(name):transpose():clone() end) end
-    for _, part in ipairs(stored(name, tensor, plain)) do tensors[#tensors + 1] = part end
+    local exact = architectures.is_exact(self.arch, name) and tensor:dtype() == "f32" and "f32" or nil
+    for _, part in ipairs(stored(name, tensor)) do
+      tensors[#tensors + 1] = { kept.name(self, part[1]), part[2], exact }
+    end
   end
   for _, layer in ipairs(self.linears) do
-    if layer.row_scale then tensors[#tensors + 1] = { layer.name .. ".weight_scale", layer.row_scale, "f32" } end
+    if layer.row_scale then
+      tensors[#tensors + 1] = { kept.name(self, layer.name .. ".weight_scale"), layer.row_scale, "f32" }
+    end
   end
+  for _, tensor in ipairs(kept.tensors(self, dtype or self.dtype)) do tensors[#tensors + 1] = tensor end
   local values = {}
   for key, value in pairs(self.config_values) do values[key] = value end
   values.torch_dtype = ({ f32 = "float32", bf16 = "bfloat16", f16 = "float16" })[dtype or self.dtype]
   values.dtype = values.dtype and values.torch_dtype or nil
   values.quantization_config = nil  -- what was packed is written as the values that it stood for
+  values = kept.values(self, values)
   q.fs.write_dir(dir, function(folder)
-    q.safetensors.save(folder, tensors, {
+    q.safetensors.save(folder, tensors, kept.copied(self, {
       metadata = { format = "pt" }, max_shard_bytes = opt.max_shard_bytes or 4e9, dtype = dtype,
-    })
+    }))
     q.fs.write(folder .. "/config.json", config.text(values))
     if self.tokenizer_dir then new_tokens.copy_tokenizer(self.tokenizer_dir, folder) end
     if self.dir then
@@ -403,7 +430,8 @@ end
 -- The files of a model folder that are copied as they are.
 models.companions = {
   "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json",
-  "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
+  "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json",
+  "preprocessor_config.json", "video_preprocessor_config.json", "processor_config.json",
 }
 
 -- opt.runtime of load and random: where the model lies, else on the runtime in use. What the model does later is done

@@ -1,6 +1,6 @@
 -- Models of text and images. config.json has the text model's settings in text_config, or among the others (older
--- Qwen-VL), and its tensors have a prefix. The text model alone is loaded. What belongs to images is left in the file,
--- and a line says so.
+-- Qwen-VL), and its tensors have a prefix. The text model alone is run. What belongs to images is kept as it is
+-- (model/kept.lua), and a line says so.
 
 local architectures = require "qeng.model.architectures"
 local q = require "qeng.core"
@@ -15,6 +15,7 @@ local known = {
   VipLlavaForConditionalGeneration = plain, Mistral3ForConditionalGeneration = plain,
   InternVLForConditionalGeneration = plain, Qwen2VLForConditionalGeneration = plain,
   Qwen2_5_VLForConditionalGeneration = plain, Qwen3VLForConditionalGeneration = plain,
+  Qwen3_5ForConditionalGeneration = plain, Qwen3_5MoeForConditionalGeneration = plain,
   Idefics3ForConditionalGeneration = nested, SmolVLMForConditionalGeneration = nested,
 }
 
@@ -92,10 +93,11 @@ function View:load(opt) return self.file:load(opt) end
 function View:names() return self.list end
 function View:remarks() return self.file:remarks() end
 
--- A folder's tensors under the names of the text model. architecture: as text_values gives it; nil: the folder's own.
-function wrapper.weights(file, architecture, path)
-  if not architecture then return file end
-  local view, left, parts = setmetatable({ file = file, stored = {}, list = {} }, View), 0, {}
+-- A folder's tensors under the names of the text model, and the names of the others. architecture: as text_values gives
+-- it; nil: the folder's own.
+function wrapper.weights(file, architecture)
+  if not architecture then return file, {} end
+  local view, left = setmetatable({ file = file, stored = {}, list = {} }, View), {}
   for _, name in ipairs(file:names()) do
     local text
     for _, part in ipairs { "model%.layers%.", "model%.embed_tokens%.", "model%.norm%.", "lm_head%." } do
@@ -110,16 +112,48 @@ function wrapper.weights(file, architecture, path)
     if text then
       view.stored[text], view.list[#view.list + 1] = name, text
     else
-      local part = name:match "^model%.([^.]+)" or name:match "^[^.]+"
-      left, parts[part] = left + 1, true
+      left[#left + 1] = name
     end
   end
-  local list = {}
-  for part in pairs(parts) do list[#list + 1] = part end
-  table.sort(list)
-  io.stderr:write(("%s: the text part of a %s; %d tensors of images are left (%s), and it sees none\n"):format(path,
-    architecture, left, table.concat(list, ", ")))
-  return view
+  return view, left
+end
+
+-- ---------------------------------------------------------------- saving
+
+-- What saving needs of a wrapper: {architecture =, name(name), raw =, before =}. name(name): what the folder calls a
+-- tensor of the text model. raw: its config.json. before: the text model's settings as they were read.
+function wrapper.of(view, architecture, raw, values)
+  local first, before = view.stored["model.embed_tokens.weight"] or "model.embed_tokens.weight", {}
+  local prefix = first:gsub("embed_tokens%.weight$", "")
+  local head = view.stored["lm_head.weight"] or (prefix:match "^(language_model%.)model%.$" or "") .. "lm_head.weight"
+  for key, value in pairs(values) do before[key] = value end
+  local function name(text) return text == "lm_head.weight" and head or (text:gsub("^model%.", prefix)) end
+  return { architecture = architecture, name = name, raw = raw, before = before }
+end
+
+-- The config.json of the wrapper, with what the text model's settings have become.
+function wrapper.saved(wrapped, values)
+  local raw, inner = {}, {}
+  for key, value in pairs(wrapped.raw) do raw[key] = value end
+  if type(raw.text_config) == "table" then
+    for key, value in pairs(raw.text_config) do inner[key] = value end
+    raw.text_config = inner
+  else
+    inner = raw
+  end
+  for key in pairs(wrapped.before) do
+    if values[key] ~= wrapped.before[key] then
+      inner[key] = values[key]
+      if raw[key] ~= nil then raw[key] = values[key] end
+    end
+  end
+  for _, settings in ipairs { raw, inner } do
+    for _, key in ipairs { "torch_dtype", "dtype" } do
+      if settings[key] ~= nil then settings[key] = values.torch_dtype end
+    end
+    settings.quantization_config = nil
+  end
+  return raw
 end
 
 return wrapper

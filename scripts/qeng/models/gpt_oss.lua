@@ -53,11 +53,12 @@ end
 
 function GptOss.source(source, file)
   local packed = file.values.quantization_config ~= nil and file.values.quantization_config ~= q.json.null
-  return function(name, shape, plus_one)
+  return function(name, shape, ...)
     local stem, part, kind = part_of(name)
-    if not stem then return source(name:gsub("(self_attn%.sinks)%.weight$", "%1"), shape, plus_one) end
-    if packed and kind == "weight" then return source(stem .. part, shape) end
-    local whole = source(stored(name, shape))
+    if not stem then return source((name:gsub("(self_attn%.sinks)%.weight$", "%1")), shape, ...) end
+    if packed and kind == "weight" then return source(stem .. part, shape, ...) end
+    local own, size = stored(name, shape)
+    local whole = source(own, size, ...)
     return q.no_grad(q.scope, function()
       if part ~= "down_proj" then whole = whole:slice(-1, part == "up_proj" and 1 or 0, nil, 2) end
       if kind == "weight" then whole = whole:transpose(2, 3) end
