@@ -24,7 +24,7 @@ EXCEPTIONS = {
     ("kernels/cuda_library.cpp", "kernels/cuda"): "opens that folder's shared library, whose one function library.h declares",
     ("scripts/qeng/console/help.lua", "face"): "looks for names in the whole of q",
     ("scripts/qeng/model/init.lua", "onebit"): "files of one-bit weights give their layers a scale",
-    ("scripts/qeng/gguf/export.lua", "infer"): "asks which tokens end an answer",
+    ("scripts/qeng/gguf/metadata.lua", "infer"): "asks which tokens end an answer",
     ("scripts/qeng/onebit/compare.lua", "train"): "one-bit training is a loop of its own over pieces of train",
     ("scripts/qeng/onebit/convert.lua", "train"): "as compare.lua",
     ("scripts/qeng/onebit/inertia.lua", "train"): "as compare.lua",

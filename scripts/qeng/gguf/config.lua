@@ -9,9 +9,11 @@
 --   eps              the entry with the epsilon of norms, if it is not attention.layer_norm_rms_epsilon
 --   rope_freqs       tensor rope_freqs.weight may be there
 --   experts          MLPs are of experts; r.experts is how many
+--   no_ffn           the width of MLPs without experts may be missing
 --   untruncated      YaRN begins and ends where its settings say, not at the whole dimension next to it
 --   longrope         tensors rope_factors_short.weight and rope_factors_long.weight may be there
 --   read(r, values)  reads further entries into the values; r: a Reader, with r.window
+--   layout(r)        what else of the file decides how the model is made, as Config.layout
 --   values(r)        all values but those that every model has, in place of those of attention and MLPs
 
 local architectures = require "qeng.model.architectures"
@@ -34,6 +36,14 @@ local Reader = {}
 Reader.__index = Reader
 
 function Reader:has(tensor) return self.file:info(tensor) ~= nil end
+
+-- Whether some block has a tensor of this name.
+function Reader:any(part)
+  for i = 0, self:size("block_count", config.most_layers) - 1 do
+    if self:has(("blk.%d.%s"):format(i, part)) then return true end
+  end
+  return false
+end
 
 -- A value of one of the architecture's keys. kind: its Lua type.
 function Reader:get(key, kind, default)
@@ -245,10 +255,14 @@ local function of_attention(r, words)
   read_experts(r, words)
   r:must("attention.causal", true)
   r.window = window_of(r, words)
+  local ffn
+  if not words.no_ffn or r.file:get(r.architecture .. ".feed_forward_length") then
+    ffn = r:same_for_layers "feed_forward_length"
+  end
   return {
     hidden_act = "silu", hidden_size = hidden, num_attention_heads = heads,
     num_key_value_heads = r:same_for_layers("attention.head_count_kv", heads), head_dim = head_dim,
-    intermediate_size = r:same_for_layers "feed_forward_length",
+    intermediate_size = ffn,
     rms_norm_eps = r:get(words.eps or "attention.layer_norm_rms_epsilon", "number"),
     max_position_embeddings = r:get("context_length", "number"), rope_theta = r:get("rope.freq_base", "number", 10000),
     rope_scaling = words.longrope and r:has "rope_factors_long.weight" and r:longrope() or r:rope_scaling(),
@@ -257,8 +271,9 @@ local function of_attention(r, words)
   }
 end
 
--- Returns the values of a config.json, the model file, and factors that divide rotation frequencies if no setting of
--- config.json gives them. known_keys: a set of other keys, which the caller reads. own: the user's model file, or nil.
+-- Returns the values of a config.json, the model file, factors that divide rotation frequencies if no setting of
+-- config.json gives them, and the file's layout. known_keys: a set of other keys, which the caller reads. own: the
+-- user's model file, or nil.
 function gguf_config.read(file, path, known_keys, own)
   local arch = architecture_of(file, path, own)
   local words = arch.gguf
@@ -274,8 +289,9 @@ function gguf_config.read(file, path, known_keys, own)
   values.eos_token_id = file:get "tokenizer.ggml.eos_token_id"
   if words.read then words.read(r, values) end
   local factors = rope_factors(r, values, words)
+  local layout = words.layout and words.layout(r)
   r:finish()
-  return values, arch, factors
+  return values, arch, factors, layout
 end
 
 return gguf_config

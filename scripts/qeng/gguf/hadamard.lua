@@ -14,7 +14,7 @@ hadamard.keys = {}
 for key in ([[
   version block_size transform axis sign_mode sign_widths sign_values weight_names inverse_weight_names gdn_v_grouped
 ]]):gmatch "%S+" do
-  hadamard.keys[space .. key] = true  -- gdn_v_grouped: of layers that no architecture read here has
+  hadamard.keys[space .. key] = true  -- gdn_v_grouped: models/qwen3_5.lua reads it
 end
 
 local function set_of(file, path, key)

@@ -5,6 +5,7 @@
 local names = require "qeng.gguf.names"
 local progress = require "qeng.console.progress"
 local q = require "qeng.core"
+local value_heads = require "qeng.model.value_heads"
 
 local importance = {}
 
@@ -32,14 +33,14 @@ function importance.collect(model, text, opt)
   end
   local found = {}
   model.observe = function(name, x, first)
-    local stored = names.to_gguf(name, model.arch)
-    local entry = found[stored]
+    local stored = names.all(name, model.arch)
+    local entry = found[stored[1]]
     if not entry then
       local matrices = first and first:elements() - 1 or 1
       entry = { sums = q.keep(q.zeros({ matrices, x:shape()[2] }, "f32", "workspace")), counts = {} }
-      found[stored] = entry
+      for _, each in ipairs(stored) do found[each] = entry end
     end
-    add(entry, x, first)
+    add(entry, value_heads.to(model.config, "columns", name, x, true), first)
   end
   local line = progress.new()
   for chunk = 0, count - 1 do

@@ -1,5 +1,6 @@
 -- Opens a GGUF file as a model's checkpoint.
 
+local architectures = require "qeng.model.architectures"
 local gguf_config = require "qeng.gguf.config"
 local hadamard = require "qeng.gguf.hadamard"
 local names = require "qeng.gguf.names"
@@ -87,21 +88,18 @@ local function tell_decoded(file, path)
   end
 end
 
--- Opens `path` and returns {values = of a config.json, factors =, dtype =, rotations =, source(name, shape),
+-- Opens `path` and returns {values = of a config.json, factors =, layout =, dtype =, rotations =, source(name, shape),
 -- finish(model)}. opt: dtype, writable, weights, as for q.load. own: the user's model file, or nil.
 function gguf.open(path, opt, own)
   local file = q.gguf.open(path)
   stream.check(path, opt)
   local in_memory = gguf.into_memory(file, opt)
-  local values, arch, factors = gguf_config.read(file, path, hadamard.keys, own)
+  local values, arch, factors, layout = gguf_config.read(file, path, hadamard.keys, own)
   local dtype = opt.dtype or activation_dtype(file, arch)
   local known = {}
-  local c = {
-    heads = values.num_attention_heads, kv_heads = values.num_key_value_heads, groups = values.n_groups,
-  }
   tell_decoded(file, path)
 
-  local function source(name, shape)
+  local function source(name, shape, _, _, c)
     local stored = names.to_gguf(name, arch)
     local info = stored and file:info(stored)
     if not info then q.error("format", ("%s: tensor %s is missing"):format(path, stored or name)) end
@@ -116,7 +114,7 @@ function gguf.open(path, opt, own)
       return q.no_grad(function()
         local tensor = file:tensor(stored, { dtype = "f32", shape = unlike.shape and unlike.shape(shape, c) or shape })
         if unlike.read then tensor = unlike.read(tensor) end
-        return tensor:reshape(shape):to(dtype):label "weights"
+        return tensor:reshape(shape):to(architectures.is_exact(arch, name) and "f32" or dtype):label "weights"
       end)
     end
     local factor = whole_scale(file, stored, known)
@@ -138,10 +136,18 @@ function gguf.open(path, opt, own)
   end
 
   local function finish(model)
+    local drafts, left = file:get(arch.gguf.architecture .. ".nextn_predict_layers") or 0, 0
     for _, name in ipairs(file:names()) do
-      if not known[name] and not is_table(name) then
+      local block = drafts ~= 0 and tonumber(name:match "^blk%.(%d+)%.")
+      if block and block >= model.config.layers then
+        left = left + 1
+      elseif not known[name] and not is_table(name) then
         q.error("format", ("%s: tensor %s belongs to no part of a %s model"):format(path, name, arch.gguf.architecture))
       end
+    end
+    if left > 0 then
+      io.stderr:write(("%s: %d tensors of blocks that draft tokens (nextn) are left: what is saved has none\n"):format(
+        path, left))
     end
     model.gguf = { path = path, architecture = arch.gguf.architecture }
     model.stop_ids = stop_ids(file)
@@ -150,8 +156,8 @@ function gguf.open(path, opt, own)
     file:close()
   end
   return {
-    values = values, factors = factors, dtype = dtype, rotations = hadamard.read(file, path, arch), source = source,
-    finish = finish,
+    values = values, factors = factors, layout = layout, dtype = dtype, rotations = hadamard.read(file, path, arch),
+    source = source, finish = finish,
   }
 end
 

@@ -1,12 +1,29 @@
 -- Adapters as GGUF files, which llama.cpp loads beside a model: TENSOR.lora_a [rank, in] and TENSOR.lora_b [out, rank]
--- in f32, y += (alpha / rank) b a x. The rows of b are in llama's order if those of the weight are. Those of all
--- experts are one tensor, with a dimension in front.
+-- in f32, y += (alpha / rank) b a x. The rows of b and the columns of a are in llama's order if those of the weight
+-- are. Those of all experts are one tensor, with a dimension in front. Of a layer that GGUF has as several each has the
+-- same a.
 
 local model_lora = require "qeng.model.lora"
 local names = require "qeng.gguf.names"
 local q = require "qeng.core"
+local value_heads = require "qeng.model.value_heads"
 
 local lora = {}
+
+-- The matrices of a layer's adapter as the file has them: {{name, a, b}...}.
+local function as_stored(model, layer)
+  local c, weight = model.config, layer.name .. ".weight"
+  local apart, a, b = names.apart(model.arch, weight), layer.lora.a, layer.lora.b
+  if not apart then
+    return { {
+      names.to_gguf(weight, model.arch), value_heads.to(c, "columns", layer.name, a, true),
+      value_heads.to(c, "rows", layer.name, b, true),
+    } }
+  end
+  local list, rows = {}, { q.no_grad(apart.rows, b, c) }
+  for i, stored in ipairs(names.all(weight, model.arch)) do list[i] = { stored, a, rows[i] } end
+  return list
+end
 
 function lora.save(model, path)
   local adapter = model.adapter
@@ -25,14 +42,15 @@ function lora.save(model, path)
   local specs, parts = {}, {}
   for _, layer in ipairs(model.linears) do
     if layer.lora then
-      local weight = layer.name .. ".weight"
-      local stored = names.to_gguf(weight, model.arch)
-      parts[#parts + 1] = { name = stored .. ".lora_a", tensor = layer.lora.a }
       local factor = layer.lora.scale * model_lora.rank(layer.lora.a) / alpha
-      parts[#parts + 1] = {
-        name = stored .. ".lora_b", tensor = layer.lora.b, heads = names.heads(model.arch, weight, model.config),
-        factor = math.abs(factor - 1) > 1e-9 and factor,
-      }
+      local heads = names.heads(model.arch, layer.name .. ".weight", model.config)
+      for _, each in ipairs(as_stored(model, layer)) do
+        parts[#parts + 1] = { name = each[1] .. ".lora_a", tensor = each[2] }
+        parts[#parts + 1] = {
+          name = each[1] .. ".lora_b", tensor = each[3], heads = heads,
+          factor = math.abs(factor - 1) > 1e-9 and factor,
+        }
+      end
     end
   end
   for i, part in ipairs(parts) do specs[i] = { name = part.name, dtype = "f32", shape = part.tensor:shape() } end
@@ -47,6 +65,35 @@ function lora.save(model, path)
     end)
   end
   writer:commit()
+end
+
+-- a and b of a layer's adapter from an open file, and how many tensors that are; nil if it has none.
+local function of_file(model, layer, file, path)
+  local c, weight = model.config, layer.name .. ".weight"
+  local stored, apart = names.all(weight, model.arch), names.apart(model.arch, weight)
+  local info = stored[1] and file:info(stored[1] .. ".lora_a")
+  if not info then return nil end
+  local rank = info.shape[#info.shape - 1]
+  local shape_a, shape_b = model_lora.shapes(layer, rank)
+  local function part(name, size, heads)
+    if not file:info(name) then q.error("format", ("%s: tensor %s is missing"):format(path, name)) end
+    return file:tensor(name, { dtype = model.dtype, shape = size, heads = heads }):clone()
+  end
+  local a = part(stored[1] .. ".lora_a", shape_a)
+  if not apart then
+    local b = part(stored[1] .. ".lora_b", shape_b, names.heads(model.arch, weight, c))
+    return value_heads.from(c, "columns", layer.name, a, true), value_heads.from(c, "rows", layer.name, b, true), 2
+  end
+  local rows = {}
+  for i, name in ipairs(stored) do
+    rows[i] = part(name .. ".lora_b", { apart.counts(c)[i], rank })
+    if part(name .. ".lora_a", shape_a):hash() ~= a:hash() then
+      q.error("unsupported", ("%s: %s and %s have adapters of their own, and are one layer in this model: put the "
+        .. "adapter on the GGUF file that it is for"):format(path, stored[1], name))
+    end
+  end
+  rows[#rows + 1] = c
+  return a, q.no_grad(apart.join, unpack(rows)), 2 * #stored
 end
 
 -- The adapter of a GGUF file for single requests, in the form of peft.read, and its alpha.
@@ -64,23 +111,11 @@ function lora.read(model, path)
   if type(alpha) ~= "number" then q.error("format", path .. ": has no number adapter.lora.alpha") end
   local adapter, count = { dir = path, layers = {} }, 0
   for _, layer in ipairs(model.linears) do
-    local weight = layer.name .. ".weight"
-    local stored = names.to_gguf(weight, model.arch)
-    local info = stored and file:info(stored .. ".lora_a")
-    if info then
-      local rank = info.shape[#info.shape - 1]
-      if not file:info(stored .. ".lora_b") then
-        q.error("format", ("%s: tensor %s.lora_b is missing"):format(path, stored))
-      end
-      local shape_a, shape_b = model_lora.shapes(layer, rank)
-      local function part(ending, size, heads)
-        return q.keep(file:tensor(stored .. ending, { dtype = model.dtype, shape = size, heads = heads }):clone())
-      end
-      adapter.layers[layer.name] = {
-        a = part(".lora_a", shape_a), b = part(".lora_b", shape_b, names.heads(model.arch, weight, model.config)),
-        scale = alpha == 0 and 1 or alpha / rank,  -- llama.cpp's
-      }
-      count = count + 2
+    local inner, outer, tensors = of_file(model, layer, file, path)
+    if inner then
+      local scale = alpha == 0 and 1 or alpha / model_lora.rank(inner)  -- llama.cpp's
+      adapter.layers[layer.name] = { a = q.keep(inner), b = q.keep(outer), scale = scale }
+      count = count + tensors
     end
   end
   if count == 0 or count ~= #file:names() then

@@ -7,6 +7,9 @@
 --   plus_one       norms are kept with one added, which the model adds itself
 --   tensors        {[parameter of a layer] = {word, shape =, read =, write =}}: parameters with words of their own,
 --                  endings and all. shape(shape, c): if GGUF has another; read(tensor), write(tensor): if other values
+--   apart          {[part of a layer] = {words = {...}, counts =, rows =, join =}}: layers that a model of a checkpoint
+--                  has as one and GGUF as several. counts(c): the rows of each; rows(x, c): those of a weight's or an
+--                  adapter's x; join(..., c): back
 
 local architectures = require "qeng.model.architectures"
 local part_names = require "qeng.model.names"
@@ -61,6 +64,22 @@ function names.architecture(arch)
   q.error("unsupported", ("gguf: architecture %s has no words in the format here"):format(tostring(hf)))
 end
 
+-- How GGUF has a layer that it keeps as several, as the model file's gguf.apart says; nil for the rest.
+function names.apart(arch, name)
+  local index, part = part_of(name:gsub("%.weight$", ""))
+  local own = index and arch.gguf and arch.gguf.apart
+  return own and own[part] or nil
+end
+
+-- The names of a tensor there: that of to_gguf, or those of its parts.
+function names.all(name, arch)
+  local apart, index = names.apart(arch, name), name:match "%.layers%.(%d+)%."
+  if not apart then return { names.to_gguf(name, arch) } end
+  local list = {}
+  for i, word in ipairs(apart.words) do list[i] = ("blk.%s.%s.weight"):format(index, word) end
+  return list
+end
+
 -- How many heads the rows of a tensor belong to if GGUF keeps them in llama.cpp's order; nil for the others.
 function names.heads(arch, name, c)
   local rows = arch.gguf and arch.gguf.llama_rows
@@ -69,6 +88,8 @@ function names.heads(arch, name, c)
 end
 
 -- Whether GGUF keeps a tensor with one added to it.
-function names.plus_one(arch, name) return arch.gguf.plus_one and name:find "norm%.weight$" ~= nil end
+function names.plus_one(arch, name)
+  return arch.gguf.plus_one and name:find "norm%.weight$" ~= nil and not names.unlike(arch, name)
+end
 
 return names

@@ -17,20 +17,24 @@ function lora.rank(a)
   return shape[#shape - 1]
 end
 
--- The roles of the layers that get adapters if no targets are given: those that the model file names, or all.
-function lora.roles(model)
-  if model.arch.lora then return model.arch.lora end
-  local roles, seen = {}, {}
-  for _, layer in ipairs(model.linears) do
-    if not seen[layer.role] then roles[#roles + 1], seen[layer.role] = layer.role, true end
-  end
-  return roles
-end
-
 -- Whether a layer's name is the pattern or ends with it after a dot: "q_proj", "self_attn.q_proj",
 -- "model.layers.3.mlp.up_proj".
 function lora.matches(name, pattern)
   return name == pattern or name:sub(-#pattern - 1) == "." .. pattern
+end
+
+-- The roles of the layers that get adapters if no targets are given: those that the model file names, where the model
+-- has such layers, or all.
+function lora.roles(model)
+  local roles, seen, named = {}, {}, {}
+  for _, layer in ipairs(model.linears) do
+    if not seen[layer.role] then roles[#roles + 1], seen[layer.role] = layer.role, true end
+    for _, role in ipairs(model.arch.lora or {}) do named[role] = named[role] or lora.matches(layer.name, role) end
+  end
+  if not model.arch.lora then return roles end
+  roles = {}
+  for _, role in ipairs(model.arch.lora) do roles[#roles + 1] = named[role] and role or nil end
+  return roles
 end
 
 -- The number that a list of {pattern, number} has for a layer: that of the first pattern that matches.
@@ -117,6 +121,11 @@ function lora.add(model, opt)
     end
     layer.lora = nil
     if wanted then
+      local whole = model.config.parts_of and model.config.parts_of[layer.role]
+      if whole then
+        q.error("unsupported", ("lora: %s is a part of %s in checkpoints, which adapters are of: load the model's "
+          .. "folder, or leave it out"):format(layer.name, whole))
+      end
       local own = lora.of_pattern(ranks, layer.name, rank)
       if own ~= math.floor(own) or own < 1 then
         q.error("value", ("lora: the rank of %s is %s, expected a positive integer"):format(layer.name, tostring(own)))

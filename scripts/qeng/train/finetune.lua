@@ -15,6 +15,7 @@ local route = require "qeng.train.route"
 local samples = require "qeng.train.samples"
 local run_folder = require "qeng.train.run_folder"
 local train = require "qeng.train"
+local value_heads = require "qeng.model.value_heads"
 require "qeng.console.shared"
 require "qeng.train.trained_data"
 
@@ -145,10 +146,28 @@ end
 
 -- Puts the trained weights of a folder that the run saved back on the model, bit for bit.
 local function restore(model, folder)
-  local lora_mode = model.mode == "lora"
-  local file = q.weights.open(lora_mode and folder .. "/adapter_model.safetensors" or folder)
+  if model.mode == "lora" then
+    local file = q.weights.open(folder .. "/adapter_model.safetensors")
+    for _, parameter in ipairs(model:trainable()) do
+      checkpoint.fill(parameter.tensor, file, peft.prefix .. parameter.name)
+      local own = value_heads.adapter_from(model.config, parameter.name, parameter.tensor)
+      if own ~= parameter.tensor then parameter.tensor:copy(own) end
+    end
+    return file:close()
+  end
+  local file, saved = q.weights.open(folder), nil
   for _, parameter in ipairs(model:trainable()) do
-    checkpoint.fill(parameter.tensor, file, (lora_mode and peft.prefix or "") .. parameter.name)
+    local name = parameter.name
+    if file:info(name) and not value_heads.moves(model.config, name, false) then
+      checkpoint.fill(parameter.tensor, file, name)
+    else  -- a folder has it in another form
+      saved = saved or models.load(folder, { dtype = model.dtype, weights = "map" })
+      for _, own in ipairs(saved.parameters) do
+        if own.name == name then
+          parameter.tensor:copy(value_heads.weight_from(model.config, name, own.tensor, false))
+        end
+      end
+    end
   end
   file:close()
 end
