@@ -54,6 +54,7 @@ class Mixture(torch.nn.Module):
         self.experts = torch.nn.ModuleList(
             torch.nn.ModuleDict(dict(zip(self.names, map(self.linear, (*both.chunk(2), down)))))
             for both, down in zip(block.experts.gate_up_proj.data, block.experts.down_proj.data))
+        self.shared_expert, self.shared_expert_gate = (getattr(block, part, None) for part in ("shared_expert", "shared_expert_gate"))
 
     @staticmethod
     def linear(weight):
@@ -70,6 +71,8 @@ class Mixture(torch.nn.Module):
             gate, up, down = (expert[name] for name in self.names)
             token, place = torch.where(chosen == number)
             y = y.index_add(0, token, down(self.act(gate(x[token])) * up(x[token])) * weights[token, place, None])
+        if self.shared_expert is not None:
+            y = y + self.shared_expert_gate(x).sigmoid() * self.shared_expert(x)
         return y.reshape(hidden.shape)
 
 

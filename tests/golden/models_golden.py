@@ -32,21 +32,77 @@ def common(v):
 
 
 def ssm_tensor(name, data, v):
-    """A tensor of a recurrent layer as the converter reshapes and maps it; its name there."""
+    """A tensor of a recurrent layer as the converter reshapes and maps it: {name there: data}."""
     if name.endswith("conv1d.weight"):
-        return name, data.squeeze()
+        return {name: data.squeeze()}
     if name.endswith("A_log"):
-        return name, -numpy.exp(data).reshape(-1, 1)
+        return {name: -numpy.exp(data).reshape(-1, 1)}
     if name.endswith(".D"):
-        return name, data.reshape(-1, 1)
+        return {name: data.reshape(-1, 1)}
     if name.endswith("mixer.norm.weight"):
-        return name, data.reshape(v["n_groups"], -1)
-    return name.replace(".dt_bias", ".dt_proj.bias"), data
+        return {name: data.reshape(v["n_groups"], -1)}
+    return {name.replace(".dt_bias", ".dt_proj.bias"): data}
+
+
+def value_heads(data, first, width, v):
+    """Rows from `first` on, of value heads of so many each, in GGUF's order: the first of each key head, then the second of each."""
+    keys, count = v["linear_num_key_heads"], v["linear_num_value_heads"]
+    own = data[first:].reshape(keys, count // keys, width, *data.shape[1:]).swapaxes(0, 1)
+    return numpy.concatenate([data[:first], own.reshape(data[first:].shape)])
+
+
+def delta_tensors(name, data, v):
+    """A tensor of a gated delta net as the converter reorders, reshapes and maps it: {name there: data}."""
+    layer, _, part = name.partition(".linear_attn.")
+    if not part:
+        return {name: data}
+    wide, first = v["linear_value_head_dim"], 2 * v["linear_num_key_heads"] * v["linear_key_head_dim"]
+    if part == "conv1d.weight":
+        data = data.squeeze()
+    if part == "A_log":
+        data = -numpy.exp(data)
+    if v["model_type"] == "qwen3_next":  # whose rows stand by key heads, and value heads stay where they are
+        if part == "in_proj_qkvz.weight":
+            rows = data.reshape(v["linear_num_key_heads"], -1, data.shape[1])
+            key, many = v["linear_key_head_dim"], v["linear_num_value_heads"] // v["linear_num_key_heads"] * wide
+            pieces = [piece.reshape(-1, data.shape[1]) for piece in numpy.split(rows, [key, 2 * key, 2 * key + many], 1)]
+            return {f"{layer}.linear_attn.in_proj_qkv.weight": numpy.concatenate(pieces[:3]), f"{layer}.linear_attn.in_proj_z.weight": pieces[3]}
+    elif part in ("in_proj_qkv.weight", "conv1d.weight"):
+        data = value_heads(data, first, wide, v)
+    elif part == "in_proj_z.weight":
+        data = value_heads(data, 0, wide, v)
+    elif part == "out_proj.weight":
+        data = value_heads(data.T, 0, wide, v).T.copy()
+    elif part in ("in_proj_a.weight", "in_proj_b.weight", "A_log", "dt_bias"):
+        data = value_heads(data, 0, 1, v)
+    return {name.replace("dt_bias", "dt_proj.bias"): data}
+
+
+def delta_entries(v):
+    rope = v.get("rope_parameters") or {}
+    sections = {} if v["model_type"] == "qwen3_next" else {"rope.dimension_sections": rope.get("mrope_section", [11, 11, 10]) + [0]}
+    mixture = experts(v) | {"expert_feed_forward_length": v["moe_intermediate_size"],
+                            "expert_shared_feed_forward_length": v["shared_expert_intermediate_size"]} if "num_experts" in v else {}
+    return sections | mixture | {
+        "rope.freq_base": rope.get("rope_theta", v["rope_theta"]), "rope.dimension_count": int(v["head_dim"] * rope.get("partial_rotary_factor", 0.25)),
+        "attention.key_length": v["head_dim"], "attention.value_length": v["head_dim"], "ssm.conv_kernel": v["linear_conv_kernel_dim"],
+        "ssm.state_size": v["linear_key_head_dim"], "ssm.group_count": v["linear_num_key_heads"], "ssm.time_step_rank": v["linear_num_value_heads"],
+        "ssm.inner_size": v["linear_value_head_dim"] * v["linear_num_value_heads"], "full_attention_interval": v.get("full_attention_interval", 4)}
 
 
 def experts(v):
     return {"expert_count": v.get("num_experts") or v["num_local_experts"], "expert_used_count": v["num_experts_per_tok"]}
 
+
+# What the models of gated delta nets have in common. Tokens go over two of transformers' chunks; none is 0, the padding, for which PyTorch
+# has no gradient. llama.cpp takes the epsilon of norms for that of the lengths of keys too, which is 1e-6.
+DELTA = dict(rope_theta=500.0, rms_norm_eps=1e-6, max_position_embeddings=256, head_dim=32, num_hidden_layers=4, linear_num_key_heads=2, linear_num_value_heads=4,
+             linear_key_head_dim=16, linear_value_head_dim=16, linear_conv_kernel_dim=4)
+# Wider or deeper ones choose other experts after a few steps of another rounding.
+DELTA_MIXTURE = DELTA | dict(num_hidden_layers=2, full_attention_interval=2, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16,
+                             shared_expert_intermediate_size=16)
+DELTA_TOKENS = [(7 * i * i + i) % 23 + 1 for i in range(70)]
+MLP = ["gate_proj", "up_proj", "down_proj"]
 
 # NAME: the class; values of config.json beside BASE; entries beside common(), and tensors, of the GGUF file alone; whether rows of q and k are in the order of rotated
 # pairs, and whether norms add one to their weights, which GGUF has added; tokens, if not TOKENS; cases (name, what differs, and False if
@@ -151,6 +207,39 @@ MODELS = {
             ("YaRN, which llama.cpp rounds", dict(rope_parameters=dict(
                 rope_type="yarn", rope_theta=500.0, factor=4.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
                 original_max_position_embeddings=16)), None)]),
+    "qwen2_moe": dict(
+        hf="Qwen2MoeForCausalLM", word="qwen2moe", experts=("mlp", "gate_proj", "up_proj", "down_proj"), lora=ATTENTION,
+        entries=lambda v: experts(v) | {"expert_feed_forward_length": v["moe_intermediate_size"],
+                                        "expert_shared_feed_forward_length": v["shared_expert_intermediate_size"]},
+        values=dict(rope_theta=500.0, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=48),
+        cases=[("two of four, and a shared one", {}), ("adapters of all experts", dict(targets=ATTENTION + MLP)),
+               ("adapters of the routers", dict(targets=["gate", "shared_expert_gate"])),
+               ("scores that sum to one, a layer without experts", dict(norm_topk_prob=True, mlp_only_layers=[0], qkv_bias=False), False)]),
+    "qwen3_5": dict(
+        hf="Qwen3_5ForCausalLM", type="qwen3_5_text", word="qwen35", plus_one=True, reshaped=delta_tensors, entries=delta_entries, steps=30,
+        rate=5e-4, tokens=DELTA_TOKENS, lora=ATTENTION + MLP + ["in_proj_qkv", "in_proj_z", "out_proj"], values=DELTA, cases=[
+            ("two value heads of each key head", {}),
+            ("one, and a head that is the embedding", dict(linear_num_value_heads=2, tie_word_embeddings=True)),
+            ("three, every second layer, images' positions", dict(
+                linear_num_value_heads=6, linear_conv_kernel_dim=3, full_attention_interval=2, rope_parameters=dict(
+                    rope_type="default", rope_theta=300.0, partial_rotary_factor=0.5, mrope_section=[2, 1, 1], mrope_interleaved=True))),
+            ("biases, other sizes of values, layers as listed", dict(
+                attention_bias=True, linear_value_head_dim=32, layer_types=["full_attention"] + ["linear_attention"] * 3), False),
+            ("adapters of the small projections", dict(targets=["in_proj_a", "in_proj_b", "q_proj"]))]),
+    "qwen3_5_moe": dict(
+        hf="Qwen3_5MoeForCausalLM", type="qwen3_5_moe_text", word="qwen35moe", plus_one=True, reshaped=delta_tensors, entries=delta_entries,
+        steps=30, rate=5e-4, tokens=DELTA_TOKENS, experts=("mlp", "gate_proj", "up_proj", "down_proj"), values=DELTA_MIXTURE,
+        lora=ATTENTION + ["in_proj_qkv", "in_proj_z", "out_proj"] + ["shared_expert." + part for part in MLP], cases=[
+            ("two of four, and a shared one", dict(targets=ATTENTION + MLP + ["in_proj_qkv", "in_proj_z", "out_proj"])),
+            ("one value head of each key head", dict(linear_num_value_heads=2, tie_word_embeddings=True)),
+            ("adapters of experts alone", dict(targets=MLP))]),
+    "qwen3_next": dict(
+        hf="Qwen3NextForCausalLM", word="qwen3next", plus_one=True, reshaped=delta_tensors, entries=delta_entries, steps=30,
+        rate=5e-4, tokens=DELTA_TOKENS, experts=("mlp", "gate_proj", "up_proj", "down_proj"), values=DELTA_MIXTURE,
+        lora=ATTENTION + ["in_proj_qkvz", "out_proj"], cases=[
+            ("two value heads of each key head", {}), ("adapters of experts", dict(targets=MLP + ["in_proj_qkvz", "in_proj_ba"])),
+            ("one", dict(linear_num_value_heads=2, targets=["in_proj_ba", "shared_expert_gate"])),
+            ("scores as they are, a layer without experts", dict(norm_topk_prob=False, mlp_only_layers=[1], targets=MLP), False)]),
     "mixtral": dict(
         hf="MixtralForCausalLM", word="llama", pairs=True, experts=("block_sparse_moe", "w1", "w3", "w2"), lora=ATTENTION, entries=experts,
         values=dict(rope_theta=500.0, num_local_experts=4, num_experts_per_tok=2, intermediate_size=32), cases=[
@@ -167,12 +256,12 @@ def formula(name, shape):
     return values.astype(numpy.float32).reshape(shape)
 
 
-def curve(model, ids, rate):
-    """The losses of STEPS steps on one document, each before its step."""
+def curve(model, ids, rate, steps):
+    """The losses of so many steps on one document, each before its step."""
     import torch
     adamw = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=rate, betas=(0.9, 0.999), eps=EPS, weight_decay=0)
     losses = []
-    for _ in range(STEPS):
+    for _ in range(steps):
         loss = model(ids, labels=ids).loss
         losses.append(loss.item())
         adamw.zero_grad()
@@ -181,7 +270,7 @@ def curve(model, ids, rate):
     return losses
 
 
-def of_transformers(values, tokens, words, targets, others, rate):
+def of_transformers(values, tokens, words, targets, others, rate, steps):
     """others: the targets of adapters where the case has none of its own."""
     import expert_layers
     if isinstance(words, str):
@@ -226,8 +315,8 @@ def of_transformers(values, tokens, words, targets, others, rate):
     with torch.no_grad():
         for _ in range(8):
             greedy.append(int(model(torch.tensor([greedy])).logits[0, -1].argmax()))
-    return dict(logits=out.logits[0, -1].tolist(), loss=out.loss.item(), gradients=grads, full=curve(fresh(), ids, rate),
-                lora=curve(adapted, ids, rate), greedy=greedy[len(tokens):], shapes=shapes)
+    return dict(logits=out.logits[0, -1].tolist(), loss=out.loss.item(), gradients=grads, full=curve(fresh(), ids, rate, steps),
+                lora=curve(adapted, ids, rate, steps), greedy=greedy[len(tokens):], shapes=shapes)
 
 
 def write_gguf(path, model, values, shapes):
@@ -240,7 +329,7 @@ def write_gguf(path, model, values, shapes):
     w = gguf.GGUFWriter(path, word)
     entries = model.get("common", common)(values) | model.get("entries", lambda v: {})(values)
     for key, value in entries.items():
-        (w.add_float32 if isinstance(value, float) else w.add_uint32)(f"{word}.{key}", value)
+        {float: w.add_float32, int: w.add_uint32, list: w.add_array}[type(value)](f"{word}.{key}", value)
     w.add_tokenizer_model("none")
     for key, data in model.get("tensors", {}).items():
         w.add_tensor(key, numpy.array(data, dtype=numpy.float32))
@@ -259,11 +348,10 @@ def write_gguf(path, model, values, shapes):
                         ".weight" if "sinks" in part else ""), piece.copy())
             if ".experts." in name or name.endswith(".sinks"):
                 continue
-        if "reshaped" in model:
-            name, data = model["reshaped"](name, data, values)
-        if model.get("plus_one") and name.endswith("norm.weight"):
+        if model.get("plus_one") and name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
             data = data + 1
-        w.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), data)
+        for part, piece in (model["reshaped"](name, data, values) if "reshaped" in model else {name: data}).items():
+            w.add_tensor(names.get_name(part, try_suffixes=(".weight", ".bias")), piece)
     w.write_header_to_file(), w.write_kv_data_to_file(), w.write_tensors_to_file(), w.close()
     return entries
 
@@ -276,13 +364,13 @@ def of_llama(path, tokens):  # a process of its own: torch and xllamacpp do not 
 
 
 def write(name, model):
-    model, cases = {"word": name, "tokens": TOKENS, "rate": RATE} | model, []
+    model, cases = {"word": name, "tokens": TOKENS, "rate": RATE, "steps": STEPS} | model, []
     for title, more, *known in model["cases"]:
         more, targets = dict(more), more.get("targets")
         more.pop("targets", None)
         values = dict(architectures=[model["hf"]], model_type=model.get("type", name)) | model.get("base", BASE) | model["values"] | more
         case = dict(name=title, values=values, **of_transformers(values, model["tokens"], model.get("experts"), targets,
-                                                                 model.get("lora", "all-linear"), model["rate"]))
+                                                                 model.get("lora", "all-linear"), model["rate"], model["steps"]))
         if targets:
             case["targets"] = targets
         shapes = case.pop("shapes")

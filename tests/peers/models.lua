@@ -2,7 +2,8 @@
 --   qeng tests/peers/models.lua GOLDEN FOLDER
 -- Of case i of a file of tests/golden/models: FOLDER/i, a folder as on the hub; FOLDER/i.adapter, as PEFT's; where GGUF
 -- has words for the model, FOLDER/i.gguf and FOLDER/i.adapter.gguf; FOLDER/i.json, the logits under the adapter; and
--- FOLDER/i.llama.json, those without and with it if GELU is llama.cpp's.
+-- FOLDER/i.llama.json, those without and with it if GELU is llama.cpp's. Of gated delta nets, whose rows and columns
+-- move, also FOLDER/i.TYPE.gguf of other types, with the logits in FOLDER/i.TYPE.json.
 package.path = (arg[0]:match "^(.*/)" or "./") .. "../lua/?.lua;" .. package.path
 local q = require "qeng"
 
@@ -32,6 +33,11 @@ for i, case in ipairs(golden.cases) do
   local stem = ("%s/%d"):format(folder, i)
   model:save(stem)
   if case.entries then model:save_gguf(stem .. ".gguf", { type = "f32" }) end
+  for _, type in ipairs(case.entries and model.config.delta and { "f16", "q8_0" } or {}) do
+    local path = ("%s.%s"):format(stem, type)
+    model:save_gguf(path .. ".gguf", { type = type })
+    q.fs.write(path .. ".json", q.json.encode(last_logits.of(q.load(path .. ".gguf"), golden.tokens)))
+  end
   model:lora { rank = golden.rank, alpha = golden.alpha, targets = case.targets, seed = 1 }
   for at, parameter in ipairs(model.adapter.parameters) do
     parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.3, seed = 7, subsequence = at }))

@@ -212,8 +212,9 @@ end
 -- their weights), attention_scale (1 / sqrt(head_dim)), attention_softcap (of the scores; none). opt: qkv_bias, o_bias,
 -- qk_norm (before RoPE; per head, or "whole": over all heads), window (0: none), local_rope (seq.rope_local turns its
 -- heads), no_rope (heads are not turned), value_dim (of the values' heads: head_dim), sinks (the parameter "sinks"
--- [heads] takes part in the softmax), at ("self_attn"), out ("o_proj"), fused (the name of one layer that is q_proj,
--- k_proj and v_proj).
+-- [heads] takes part in the softmax), gated (q_proj has a gate behind each head of the query, whose sigmoid the head's
+-- output is multiplied by), at ("self_attn"), out ("o_proj"), fused (the name of one layer that is q_proj, k_proj and
+-- v_proj).
 function nn.attention(opt)
   return function(block, c)
     local p = block:at(opt.at or "self_attn")
@@ -223,7 +224,7 @@ function nn.attention(opt)
     if opt.fused then
       q_proj = p:linear(opt.fused, wide + narrow + values, c.hidden, opt.qkv_bias, { wide, narrow, values })
     else
-      q_proj = p:linear("q_proj", wide, c.hidden, opt.qkv_bias)
+      q_proj = p:linear("q_proj", opt.gated and 2 * wide or wide, c.hidden, opt.qkv_bias)
       k_proj = p:linear("k_proj", narrow, c.hidden, opt.qkv_bias)
       v_proj = p:linear("v_proj", values, c.hidden, opt.qkv_bias)
     end
@@ -238,6 +239,8 @@ function nn.attention(opt)
     return function(x, seq)
       local tokens = x:shape()[1]
       local query, key, value = project(seq, x, q_proj, k_proj, v_proj)
+      local gate
+      if opt.gated then query, gate = query:reshape({ tokens, c.heads, 2 * c.head_dim }):split(c.head_dim, 3) end
       if whole then query, key = q_norm(query), k_norm(key) end
       query = query:reshape { tokens, c.heads, c.head_dim }
       key, value = key:reshape { tokens, c.kv_heads, c.head_dim }, value:reshape { tokens, c.kv_heads, value_dim }
@@ -251,21 +254,23 @@ function nn.attention(opt)
       }
       local mixed = seq.inference and seq.inference.states[state]:attend(seq.inference.step, query, key, value, how)
         or q.attention(query, key, value, seq, how)
+      if gate then mixed = (mixed * gate:sigmoid()):compute() end
       return passed((project(seq, mixed:reshape { tokens, c.heads * value_dim }, o_proj)))
     end
   end
 end
 
--- c: hidden, ffn, gelu (the gate is GELU's, not SiLU's). opt: bias, at ("mlp"), fused (the name of one layer that is
--- gate_proj and up_proj).
+-- c: hidden, ffn, gelu (the gate is GELU's, not SiLU's). opt: bias, at ("mlp", also the name of its place for hooks),
+-- fused (the name of one layer that is gate_proj and up_proj).
 function nn.swiglu_mlp(opt)
   return function(block, c)
-    local p = block:at(opt.at or "mlp")
+    local at = opt.at or "mlp"
+    local p = block:at(at)
     local gate_proj = opt.fused and p:linear(opt.fused, 2 * c.ffn, c.hidden, false, { c.ffn, c.ffn })
       or p:linear("gate_proj", c.ffn, c.hidden, opt.bias)
     local up_proj = not opt.fused and p:linear("up_proj", c.ffn, c.hidden, opt.bias) or nil
     local down_proj = p:linear("down_proj", c.hidden, c.ffn, opt.bias)
-    local passed = block:place "mlp"
+    local passed = block:place(at)
     return function(x, seq)
       local gate, up = project(seq, x, gate_proj, up_proj)
       return passed((project(seq, q.swiglu(gate, up, { gelu = c.gelu or false }), down_proj)))

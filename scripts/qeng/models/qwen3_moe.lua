@@ -7,11 +7,10 @@ local qwen3 = require "qeng.models.qwen3"
 
 local Qwen3Moe = {
   hf = "Qwen3MoeForCausalLM", model_type = "qwen3_moe", lora = { "q_proj", "k_proj", "v_proj", "o_proj" },
-  refuses = { { "Qwen2MoeForCausalLM", "an expert that all tokens share" }, { "qwen2moe", "a shared expert" } },
 }
 
 -- Which layers have experts: every so many-th, but for those listed.
-local function mixed_layers(file, layers)
+function Qwen3Moe.mixed_layers(file, layers)
   local every, plain, list = file:size("decoder_sparse_step", 1), file.values.mlp_only_layers, {}
   file.used.mlp_only_layers = true
   for i = 1, layers do list[i] = i % every == 0 end
@@ -34,7 +33,7 @@ function Qwen3Moe.config(file)
     count = 128, used = 8, ffn = file:size("moe_intermediate_size", 768),
     normalised = file:get("norm_topk_prob", false),
   })
-  c.mixed = mixed_layers(file, c.layers)
+  c.mixed = Qwen3Moe.mixed_layers(file, c.layers)
   return c
 end
 

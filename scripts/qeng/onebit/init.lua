@@ -60,7 +60,7 @@ function onebit.random(values, opt)
   local model = models.random(values, { dtype = dtype, weights = function(name, shape, plus_one)
     subsequence = subsequence + 1
     if #shape == 1 then return q.zeros(shape, dtype, "weights"):fill(name:find "norm" and not plus_one and 1 or 0) end
-    if name:find "_proj.weight$" then
+    if name:find "_proj[%w_]*%.weight$" then
       if special.weight then return special.weight(shape, { seed = seed, subsequence = subsequence, dtype = dtype }) end
       return random_bits(shape, seed, subsequence, spilled)
     end

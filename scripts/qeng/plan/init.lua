@@ -100,7 +100,7 @@ local function source_of(opt)
     return models.random(values, {
       dtype = dtype,
       weights = function(weight, shape)
-        local linear = weight:find "_proj%.weight$" or weight:find(".experts.", 1, true)
+        local linear = weight:find "_proj[%w_]*%.weight$" or weight:find(".experts.", 1, true)
         local as = linear and opt.stored or half and #shape > 1 and "f16" or dtype
         return q.empty(shape, as, "weights")
       end,

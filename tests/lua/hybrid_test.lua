@@ -1,0 +1,502 @@
+-- Models of gated delta nets and gated attention (Qwen3.5, its mixtures, Qwen3-Next): settings and what is refused,
+-- documents in one row, GGUF files with value heads in their order, what a folder has beside the model that is run,
+-- requests in company.
+-- (Figures of transformers, PEFT and llama.cpp: models_test.lua.)
+package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
+local q = require "qeng"
+
+local cases = require "engine_cases"
+local formula = require "formula"
+local last_logits = require "last_logits"
+local scratch = require "scratch"
+local at, refused, said = scratch.at, scratch.refused, scratch.said
+local distance = last_logits.distance
+
+local function values(more)
+  local v = {
+    architectures = q.json.array { "Qwen3_5ForCausalLM" }, model_type = "qwen3_5_text", hidden_size = 32,
+    intermediate_size = 48, num_hidden_layers = 4, num_attention_heads = 4, num_key_value_heads = 2, head_dim = 32,
+    vocab_size = 40, max_position_embeddings = 256, linear_num_key_heads = 2, linear_num_value_heads = 4,
+    linear_key_head_dim = 16, linear_value_head_dim = 16, rope_parameters = {
+      rope_type = "default", rope_theta = 1e4, partial_rotary_factor = 0.25, mrope_section = q.json.array { 2, 1, 1 },
+      mrope_interleaved = true,
+    },
+  }
+  for key, value in pairs(more or {}) do v[key] = value end
+  return v
+end
+local mixture = {
+  architectures = q.json.array { "Qwen3_5MoeForCausalLM" }, model_type = "qwen3_5_moe_text", num_experts = 4,
+  num_experts_per_tok = 2, moe_intermediate_size = 32, shared_expert_intermediate_size = 32,
+}
+local next_ = {
+  architectures = q.json.array { "Qwen3NextForCausalLM" }, model_type = "qwen3_next", num_experts = 4,
+  num_experts_per_tok = 2, moe_intermediate_size = 32, shared_expert_intermediate_size = 32,
+}
+local kinds = { dense = {}, mixture = mixture, next = next_ }
+local function fresh(more, opt)
+  opt = opt or {}
+  opt.weights = opt.weights or formula
+  return q.random_model(values(more), opt)
+end
+local tokens = {}
+for i = 1, 90 do tokens[i] = (7 * i * i + i) % 40 end
+
+-- ---------------------------------------------------------------- settings
+
+local c = fresh().config
+assert(c.rotary == 8 and c.plus_one and c.delta.channels == 2 * 32 + 64 and c.mrope[1] == 2)
+local function kinds_of(more)
+  local list = {}
+  for i, attends in ipairs(fresh(more).config.attends) do list[i] = attends and "a" or "d" end
+  return table.concat(list)
+end
+assert(kinds_of() == "ddda" and kinds_of { full_attention_interval = 2 } == "dada")
+assert(kinds_of { layer_types = q.json.array { "full_attention", "linear_attention", "linear_attention",
+  "full_attention" } } == "adda")
+assert(fresh { rope_parameters = q.json.null }.config.rotary == 8, "a quarter of each head is turned by default")
+fresh { output_gate_type = "swish", attn_output_gate = true, mamba_ssm_dtype = "float32", mtp_num_hidden_layers = 1,
+  mtp_use_dedicated_embeddings = false, mlp_only_layers = q.json.array {} }
+
+for text, more in pairs {
+  ["output_gate_type is sigmoid; only silu (swish) is supported"] = { output_gate_type = "sigmoid" },
+  ["attn_output_gate = false changes the mathematics"] = { attn_output_gate = false },
+  ["mamba_ssm_dtype = bfloat16 changes the mathematics"] = { mamba_ssm_dtype = "bfloat16" },
+  ["linear_num_value_heads 3 of linear_num_key_heads 2"] = { linear_num_value_heads = 3 },
+  ["linear_key_head_dim is 24; multiples of 16"] = { linear_key_head_dim = 24 },
+  ["linear_conv_kernel_dim 9"] = { linear_conv_kernel_dim = 9 },
+  ["layer_types has 1 entries, expected one for each of 4"] = { layer_types = q.json.array { "full_attention" } },
+  ["layer_types[1] is sliding_attention; full_attention and linear_attention"] = { layer_types = q.json.array {
+    "full_attention", "sliding_attention", "full_attention", "full_attention" } },
+  ["mlp_only_layers lists 1 layers"] = { mlp_only_layers = q.json.array { 0 } },
+  ["unknown key hc_count"] = { hc_count = 4 },
+} do
+  refused(text, fresh, more)
+end
+refused("unknown key norm_topk_prob", fresh, { norm_topk_prob = true })
+refused("norm_topk_prob = false changes", fresh, (function()
+  local more = { norm_topk_prob = false }
+  for key, value in pairs(mixture) do more[key] = value end
+  return more
+end)())
+for _, name in ipairs { "Qwen4ExpForConditionalGeneration", "Qwen4ExpForCausalLM" } do
+  refused(name .. " needs sparse attention, hyper-connections and a table of n-grams, which is not supported", fresh,
+    { architectures = q.json.array { name }, model_type = "qwen4_exp" })
+end
+
+-- A new model's heads remember for different times.
+local new = q.random_model(values(), { seed = 1 })
+for _, parameter in ipairs(new.parameters) do
+  if parameter.name:find "A_log" then
+    for _, log in ipairs(parameter.tensor:table()) do assert(log > math.log(0.01) and log < math.log(16)) end
+  end
+  if parameter.name:find "dt_bias" then assert(parameter.tensor:table()[1] == 1) end
+end
+
+-- ---------------------------------------------------------------- packed rows
+
+local function document(length, seed)
+  local ids, mask = {}, {}
+  for i = 1, length do ids[i], mask[i] = (7 * i * i + 3 * i * seed + seed) % 40, 1 end
+  return { tokens = ids, mask = mask }
+end
+
+-- Heads that remember: else nothing would pass from one document to the next.
+local function slow(name, shape)
+  local w = formula(name, shape)
+  if name:find "A_log" then return w - 4 end
+  return w
+end
+
+local function gradients(model, packs)
+  for _, parameter in ipairs(model.parameters) do
+    if parameter.tensor:grad() then parameter.tensor:grad():fill(0) end
+  end
+  for _, each in ipairs(packs) do
+    each.scale:fill(1 / 100)
+    model:loss(each):backward()
+  end
+  local found = {}
+  for name, gradient in pairs(model:gradients()) do found[name] = gradient:clone() end
+  return found
+end
+
+local function norm(tensor) return math.sqrt((q.quant.squared_error(q.zeros(tensor:shape()), tensor))) end
+
+for kind, more in pairs(kinds) do
+  local model, documents, singles = fresh(more, { weights = slow }):full(), {}, {}
+  for i, length in ipairs { 1, 3, 64, 65, 2, 130, 63 } do
+    documents[i] = document(length, i)
+    singles[i] = q.pack { documents[i] }
+  end
+  local packed, first = q.pack(documents), 0
+  local together = q.no_grad(model.packed_logits, model, packed)
+  for i, each in ipairs(singles) do
+    local alone, own = q.no_grad(model.packed_logits, model, each), together:rows(first, #documents[i].tokens)
+    local off = norm(q.no_grad(function() return (alone - own):compute() end)) / norm(alone)
+    assert(off < 1e-5, ("%s: document %d is off by %g in a packed row"):format(kind, i, off))
+    first = first + #documents[i].tokens
+  end
+  local whole, parts = gradients(model, { packed }), gradients(model, singles)
+  for name, gradient in pairs(whole) do
+    local off = math.sqrt((q.quant.squared_error(parts[name], gradient))) / math.max(1e-15, norm(gradient))
+    assert(off < 1e-4, ("%s: the gradient of %s is off by %g in a packed row"):format(kind, name, off))
+  end
+  -- Of as many rows, products have the same bits: then a document's depend on no other one.
+  local function among(seed)
+    local list, row = { document(70, seed), document(90, 1), document(50, seed) }, 70
+    for _, i in ipairs { 1, 3 } do
+      for k = 1, #list[i].mask do list[i].mask[k] = 0 end
+    end
+    local pack = q.pack(list)
+    return q.no_grad(model.packed_logits, model, pack):rows(row, 90):clone():hash(), gradients(model, { pack })
+  end
+  local bits, own = among(2)
+  local other_bits, others = among(5)
+  assert(bits == other_bits, kind .. ": a document has other bits among other documents")
+  for name, gradient in pairs(own) do
+    assert(gradient:hash() == others[name]:hash(), ("%s: so has the gradient of %s"):format(kind, name))
+  end
+  model.recompute = true
+  for name, gradient in pairs(gradients(model, { packed })) do
+    assert(gradient:hash() == whole[name]:hash(), name .. ": a recomputed gradient has other bits")
+  end
+end
+
+-- ---------------------------------------------------------------- GGUF, both ways
+
+local function same_weights(one, other, what)
+  assert(#one.parameters == #other.parameters, what)
+  for i, parameter in ipairs(one.parameters) do
+    local own = other.parameters[i]
+    local worst = q.no_grad(function() return (parameter.tensor - own.tensor):abs():max():item() end)
+    -- ssm_a is -exp(A_log), rounded; norms are kept with one added.
+    local most = (parameter.name:find "A_log" or parameter.name:find "norm%.weight$") and 3e-7 or 0
+    assert(parameter.name == own.name and worst <= most, ("%s: %s is off by %g"):format(what, own.name, worst))
+  end
+end
+
+for kind, more in pairs(kinds) do
+  for _, count in ipairs { 2, 4, 6 } do
+    local own = { linear_num_value_heads = count }
+    for key, value in pairs(more) do own[key] = value end
+    local model = fresh(own)
+    local expected = last_logits.of(model, tokens)
+    model:save_gguf(at "model.gguf", { type = "f32" })
+    local again = q.load(at "model.gguf")
+    local off = distance(expected, last_logits.of(again, tokens))
+    assert(off < 1e-5, ("%s, %d value heads: a GGUF file is off by %g"):format(kind, count, off))
+    local heads = again.config.value_heads
+    assert((heads ~= nil and heads.tiled.rows) == (kind ~= "next" and count > 2))
+    -- Back to a folder, whose weights are those of the first model; and once more to the same file.
+    again:save(at "folder")
+    same_weights(model, q.load(at "folder"), kind .. ", a folder of a GGUF file")
+    again:save_gguf(at "again.gguf", { type = "f32" })
+    local file, other = q.gguf.open(at "model.gguf"), q.gguf.open(at "again.gguf")
+    for _, name in ipairs(file:names()) do
+      local worst = (file:tensor(name) - other:tensor(name)):abs():max():item()
+      assert(worst <= 1e-6, ("%s: %s is off by %g in a file of a file"):format(kind, name, worst))
+    end
+    file:close()
+    other:close()
+
+    -- Adapters are of checkpoints, whatever the order of the model that they are put on.
+    local targets = kind ~= "dense" and { "out_proj", "q_proj", "gate_proj" } or nil
+    model:lora { rank = 2, targets = targets }
+    for i, parameter in ipairs(model.adapter.parameters) do
+      parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.2, seed = 5, subsequence = i }))
+    end
+    expected = last_logits.of(model, tokens)
+    model:save_adapter(at "adapter")
+    model:save_adapter_gguf(at "adapter.gguf")
+    for _, path in ipairs { "adapter", "adapter.gguf" } do
+      local adapted = q.load(at "model.gguf"):load_adapter(at(path))
+      off = distance(expected, last_logits.of(adapted, tokens))
+      assert(off < 1e-5, ("%s, %d value heads: %s on a GGUF file is off by %g"):format(kind, count, path, off))
+      adapted:save_adapter(at "adapter_again")
+      off = distance(expected, last_logits.of(fresh(own):load_adapter(at "adapter_again"), tokens))
+      assert(off < 1e-5, ("%s: an adapter that was on a GGUF file is off by %g"):format(kind, off))
+      off = distance(expected, last_logits.of(adapted:merge(), tokens))
+      assert(off < 1e-5, ("%s: merged into a GGUF file it is off by %g"):format(kind, off))
+    end
+  end
+end
+
+-- Qwen3-Next's fused layer in older files and in newer ones.
+do
+  local model = fresh(next_)
+  local expected = last_logits.of(model, tokens)
+  model:save_gguf(at "model.gguf", { type = "f32" })
+  local file, tensors, entries = q.gguf.open(at "model.gguf"), {}, {}
+  for _, name in ipairs(file:names()) do
+    if not name:find "attn_gate" and not name:find "attn_qkv" then
+      tensors[#tensors + 1] = { name, file:tensor(name) }
+    end
+  end
+  for i = 0, 2 do
+    tensors[#tensors + 1] = { ("blk.%d.ssm_in.weight"):format(i), model.linears[1].weight }
+    local name = ("model.layers.%d.linear_attn.in_proj_qkvz"):format(i)
+    for _, layer in ipairs(model.linears) do
+      if layer.name == name then tensors[#tensors][2] = layer.weight end
+    end
+  end
+  for _, key in ipairs(file:keys()) do
+    local value, kind = file:get(key)
+    entries[#entries + 1] = { key, kind, value }
+  end
+  q.gguf.save(at "older.gguf", tensors, entries)
+  local older = q.load(at "older.gguf")
+  assert(distance(expected, last_logits.of(older, tokens)) < 1e-5, "an older file is another model")
+  older:save_gguf(at "again.gguf", { type = "f32" })
+  assert(distance(expected, last_logits.of(q.load(at "again.gguf"), tokens)) < 1e-5)
+  refused("in_proj_qkv is a part of in_proj_qkvz in checkpoints", function()
+    q.load(at "model.gguf"):lora { rank = 2, targets = { "in_proj_qkv" } }
+  end)
+  -- The fused layer's adapter becomes two, and one again.
+  model:lora { rank = 2 }
+  for i, parameter in ipairs(model.adapter.parameters) do
+    parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.2, seed = 5, subsequence = i }))
+  end
+  expected = last_logits.of(model, tokens)
+  model:save_adapter_gguf(at "adapter.gguf")
+  assert(distance(expected, last_logits.of(fresh(next_):load_adapter(at "adapter.gguf"), tokens)) < 1e-6)
+end
+
+-- PrismML's files have the columns of ssm_out in the checkpoint's order.
+do
+  local model = fresh()
+  local expected = last_logits.of(model, tokens)
+  model:save_gguf(at "model.gguf", { type = "f32" })
+  local file, tensors, entries = q.gguf.open(at "model.gguf"), {}, {}
+  for _, name in ipairs(file:names()) do
+    local index = name:match "^blk%.(%d)%.ssm_out"
+    local own = index and ("model.layers.%s.linear_attn.out_proj.weight"):format(index)
+    for _, parameter in ipairs(own and model.parameters or {}) do
+      if parameter.name == own then own = parameter.tensor end
+    end
+    tensors[#tensors + 1] = { name, own or file:tensor(name) }
+  end
+  for _, key in ipairs(file:keys()) do
+    local value, kind = file:get(key)
+    entries[#entries + 1] = { key, kind, value }
+  end
+  for _, entry in ipairs {
+    { "version", "u32", 1 }, { "transform", "string", "normalized-sylvester-walsh-hadamard" },
+    { "axis", "string", "input-last-dimension" }, { "block_size", "u32", 16 }, { "sign_mode", "string", "identity" },
+    { "weight_names", "[string]", {} }, { "gdn_v_grouped", "bool", true },
+  } do
+    entries[#entries + 1] = { "prism.hadamard." .. entry[1], entry[2], entry[3] }
+  end
+  q.gguf.save(at "prism.gguf", tensors, entries)
+  local prism = q.load(at "prism.gguf")
+  assert(prism.config.value_heads.tiled.rows and not prism.config.value_heads.tiled.columns)
+  assert(distance(expected, last_logits.of(prism, tokens)) < 1e-5, "a file with ssm_out as in checkpoints")
+  prism:save_gguf(at "again.gguf", { type = "f32" })
+  assert(distance(expected, last_logits.of(q.load(at "again.gguf"), tokens)) < 1e-5, "and a file of it")
+end
+
+-- What GGUF has no words for is refused, or said; blocks that draft tokens are left.
+refused("gguf: no words for attention_bias", function() fresh { attention_bias = true }:save_gguf(at "x.gguf") end)
+refused("gguf: no words for heads of 16 keys and 32 values", function()
+  fresh { linear_value_head_dim = 32 }:save_gguf(at "x.gguf")
+end)
+do
+  local order = q.json.array { "full_attention", "linear_attention", "linear_attention", "full_attention" }
+  local model = fresh { layer_types = order }
+  model:save_gguf(at "order.gguf", { type = "f32" })
+  local again = q.load(at "order.gguf")
+  assert(distance(last_logits.of(model, tokens), last_logits.of(again, tokens)) < 1e-5)
+  assert(table.concat(again.config_values.layer_types, " ") == table.concat(order, " "))
+  model = fresh()
+  model:save_gguf(at "model.gguf", { type = "f32" })
+  local file, tensors, entries = q.gguf.open(at "model.gguf"), {}, { { "qwen35.nextn_predict_layers", "u32", 1 } }
+  for _, name in ipairs(file:names()) do tensors[#tensors + 1] = { name, file:tensor(name) } end
+  tensors[#tensors + 1] = { "blk.4.nextn.enorm.weight", q.zeros { 32 } }
+  for _, key in ipairs(file:keys()) do
+    local value, kind = file:get(key)
+    entries[#entries + 1] = { key, kind, key == "qwen35.block_count" and 5 or value }
+  end
+  q.gguf.save(at "drafts.gguf", tensors, entries)
+  local text, drafts = said(q.load, at "drafts.gguf")
+  assert(text:find("1 tensors of blocks that draft tokens (nextn) are left", 1, true), text)
+  assert(distance(last_logits.of(model, tokens), last_logits.of(drafts, tokens)) < 1e-5)
+end
+
+-- ---------------------------------------------------------------- folders of models of images
+
+-- Adds a tensor of 5 dimensions to a file, as the filters of video are, and one of a type that is not computed with.
+local function add_foreign(path)
+  local text = q.fs.read(path)
+  local length = 0
+  for i = 8, 1, -1 do length = length * 256 + text:byte(i) end
+  local header, data = q.json.decode(text:sub(9, 8 + length)), text:sub(9 + length)
+  local foreign = { { "model.visual.filters", "BF16", { 2, 3, 1, 2, 2 }, 48 }, { "mtp.flags", "BOOL", { 3 }, 3 } }
+  for _, each in ipairs(foreign) do
+    header[each[1]] = {
+      dtype = each[2], shape = q.json.array(each[3]), data_offsets = q.json.array { #data, #data + each[4] },
+    }
+    data = data .. ("\1"):rep(each[4])
+  end
+  local head, size = q.json.encode(header), {}
+  head = head .. (" "):rep(-#head % 8)
+  for i = 1, 8 do size[i] = string.char(math.floor(#head / 256 ^ (i - 1)) % 256) end
+  q.fs.write(path, table.concat(size) .. head .. data)
+end
+
+-- A folder as on the hub: text, images and heads that draft, A_log and norms in f32, experts as transformers has them.
+local function wrapped(model, more)
+  local tensors = {
+    { "model.visual.patch_embed.proj.weight", q.randn({ 4, 6 }, { seed = 3, dtype = "bf16" }) },
+    { "mtp.fc.weight", q.randn({ 32, 64 }, { seed = 4 }) }, { "mtp.norm.weight", q.randn({ 32 }, { seed = 5 }) },
+  }
+  for _, parameter in ipairs(model.parameters) do
+    local name, tensor = parameter.name:gsub("^model%.", "model.language_model."), parameter.tensor
+    local half = name:match "^(.*%.experts%.)gate_proj%.weight$"
+    if half then
+      local up
+      for _, other in ipairs(model.parameters) do
+        if other.name == parameter.name:gsub("gate_proj", "up_proj") then up = other.tensor end
+      end
+      tensors[#tensors + 1] = { half .. "gate_up_proj", q.no_grad(q.concat, { tensor, up }, 2) }
+    elseif not name:find "%.experts%.up_proj" then
+      tensors[#tensors + 1] = { name:gsub("(%.experts%.down_proj)%.weight$", "%1"), tensor }
+    end
+  end
+  local inner = values(more)
+  inner.architectures, inner.mtp_num_hidden_layers = nil, 1
+  local outer = {
+    architectures = q.json.array { model.arch.hf:gsub("ForCausalLM", "ForConditionalGeneration"), nil },
+    model_type = model.arch.model_type:gsub("_text$", ""), text_config = inner, image_token_id = 38,
+    vision_config = { depth = 1, initializer_range = 0.02 }, tie_word_embeddings = false,
+  }
+  q.fs.remove(at "wrapped")
+  q.fs.mkdir(at "wrapped")
+  q.safetensors.save(at "wrapped/model.safetensors", tensors)
+  add_foreign(at "wrapped/model.safetensors")
+  q.fs.write(at "wrapped/config.json", q.json.encode(outer))
+  q.fs.write(at "wrapped/preprocessor_config.json", "{}")
+  return tensors
+end
+
+for kind, more in pairs { dense = {}, mixture = mixture } do
+  local model = fresh(more)
+  local tensors = wrapped(model, more)
+  local text, loaded = said(q.load, at "wrapped")
+  assert(text:find("sees no images; 5 tensors are not run (model.visual, mtp), and saved as they are", 1, true), text)
+  local expected = last_logits.of(model, tokens)
+  assert(distance(expected, last_logits.of(loaded, tokens)) == 0, kind .. ": the text part is another model")
+  loaded:lora { rank = 2 }
+  for i, parameter in ipairs(loaded.adapter.parameters) do
+    parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.2, seed = 5, subsequence = i }))
+  end
+  local changed = last_logits.of(loaded, tokens)
+  loaded:merge():save(at "merged")
+  -- The same names, what is not run bit for bit, and the wrapper's config.
+  local before, after = { "model.visual.filters", "mtp.flags" }, q.safetensors.open(at "merged/model.safetensors")
+  for _, each in ipairs(tensors) do before[#before + 1] = each[1] end
+  local names = after:names()
+  table.sort(before)
+  table.sort(names)
+  assert(table.concat(before, "\n") == table.concat(names, "\n"), kind .. ": other names are saved")
+  for i = 1, 3 do
+    local own = after:tensor(tensors[i][1])
+    assert(own:dtype() == tensors[i][2]:dtype() and own:hash() == tensors[i][2]:hash(), tensors[i][1])
+  end
+  for _, name in ipairs { "model.visual.filters", "mtp.flags" } do
+    local was, is = q.safetensors.open(at "wrapped/model.safetensors"):info(name), after:info(name)
+    assert(q.json.encode(was) == q.json.encode(is), name)
+  end
+  assert(q.fs.read(at "merged/model.safetensors"):find(("\1"):rep(48), 1, true), "filters have other bytes")
+  local config, original = q.json.decode(q.fs.read(at "merged/config.json")), q.json.decode(
+    q.fs.read(at "wrapped/config.json"))
+  assert(q.json.encode(config) == q.json.encode(original), kind .. ": another config.json is saved")
+  assert(q.fs.read(at "merged/preprocessor_config.json") == "{}")
+  local off = distance(changed, last_logits.of(q.load(at "merged"), tokens))
+  assert(off < 1e-5, ("%s: the merged folder is off by %g"):format(kind, off))
+  -- In bf16 what remembers stays f32.
+  local half = q.load(at "wrapped", { dtype = "bf16" })
+  half:save(at "half")
+  after = q.safetensors.open(at "half/model.safetensors")
+  local prefix = "model.language_model.layers.0.linear_attn."
+  assert(after:info(prefix .. "A_log").dtype == "f32" and after:info(prefix .. "out_proj.weight").dtype == "bf16")
+  assert(after:tensor(prefix .. "A_log"):hash() == model.parameters[kind == "dense" and 9 or 9].tensor:hash())
+  -- And a GGUF file of the folder is that of the model.
+  local export, types = require "qeng.gguf.export", require "qeng.gguf.types"
+  local said_then, source = said(export.open, at "wrapped")
+  assert(said_then:find("5 tensors are not run (model.visual, mtp), and not written", 1, true), said_then)
+  export.write(at "folder.gguf", source, types.plan("f32", "", source.shape, false))
+  assert(distance(expected, last_logits.of(q.load(at "folder.gguf"), tokens)) < 1e-5)
+end
+
+-- A text model's heads that draft are kept too. Without them the config does not say that they are there.
+do
+  local model = fresh { mtp_num_hidden_layers = 1 }
+  local text = said(model.save, model, at "text")
+  assert(text:find("mtp_num_hidden_layers", 1, true), text)
+  assert(q.json.decode(q.fs.read(at "text/config.json")).mtp_num_hidden_layers == 0)
+  local stored, tensors = q.safetensors.open(at "text/model.safetensors"), { { "mtp.norm.weight", q.zeros { 32 } } }
+  for _, name in ipairs(stored:names()) do tensors[#tensors + 1] = { name, stored:tensor(name):clone() } end
+  stored:close()
+  local settings = q.json.decode(q.fs.read(at "text/config.json"))
+  settings.mtp_num_hidden_layers = 1
+  q.fs.mkdir(at "drafting")
+  q.safetensors.save(at "drafting/model.safetensors", tensors)
+  q.fs.write(at "drafting/config.json", q.json.encode(settings))
+  local _, loaded = said(q.load, at "drafting")
+  loaded:save(at "again")
+  assert(q.safetensors.open(at "again/model.safetensors"):info "mtp.norm.weight")
+  assert(q.json.decode(q.fs.read(at "again/config.json")).mtp_num_hidden_layers == 1)
+end
+
+-- ---------------------------------------------------------------- training
+
+-- Captured steps have the bits of others, and adapters are of what the recipes expect.
+for kind, more in pairs(kinds) do
+  local packed = q.pack { document(70, 1), document(20, 2) }
+  local function losses(captured)
+    local model, list = fresh(more):lora { rank = 2 }, {}
+    local adamw = q.adamw(model:trainable(), { lr = 1e-2 })
+    local function pass()
+      local loss = model:loss(packed)
+      loss:backward()
+      return loss
+    end
+    local program, kept
+    if captured then program, kept = q.capture(pass) end
+    for i = 1, 3 do
+      if program then program:run() end
+      list[i] = (kept or pass()):item()
+      adamw:step()
+    end
+    return table.concat(list, " ")
+  end
+  assert(losses(false) == losses(true), kind .. ": a captured step computes something else")
+  local roles = {}
+  for _, layer in ipairs(fresh(more):lora({ rank = 2 }).linears) do
+    if layer.lora then roles[layer.role] = true end
+  end
+  assert(roles.q_proj and roles.out_proj and roles[kind == "next" and "in_proj_qkvz" or "in_proj_z"]
+    and not roles.in_proj_a and not roles.gate and not roles.shared_expert_gate)
+  assert((roles.gate_proj ~= nil) == (kind ~= "next"))
+end
+
+-- ---------------------------------------------------------------- requests
+
+-- Each gets what it gets alone, whatever the company, also where value heads are in GGUF's order.
+do
+  local reused, wrong = 0, 0
+  for seed, more in ipairs { {}, mixture, next_, {} } do
+    local own = { vocab_size = 320 }
+    for key, value in pairs(more) do own[key] = value end
+    local model = fresh(own, { weights = slow })
+    if seed == 4 then
+      model:save_gguf(at "model.gguf", { type = "f32" })
+      model = q.load(at "model.gguf")
+    end
+    local found = cases.schedule(7 * seed, { model = model, count = 24, pages = 14, page_tokens = 64 })
+    reused, wrong = reused + found.reused, wrong + found.guessed - found.accepted
+  end
+  assert(reused > 0 and wrong > 0, ("%d tokens reused, %d guesses wrong"):format(reused, wrong))
+end
+
+print "hybrid: gated delta nets load, train, adapt, and are saved with what lies beside them"
