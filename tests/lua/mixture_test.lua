@@ -312,8 +312,9 @@ refused("num_local_experts = 5 changes the mathematics", random, { num_local_exp
 refused("unknown key shared_expert_intermediate_size", random, { shared_expert_intermediate_size = 32 })
 refused("one-bit training: model.layers.0.mlp.experts.gate_proj is of 6 experts", q.onebit.learn, random(), "frozen",
   {})
-refused("Qwen2MoeForCausalLM needs an expert that all tokens share, which is not supported", random,
-  { architectures = q.json.array { "Qwen2MoeForCausalLM" }, model_type = "qwen2_moe" })
+refused("use_sliding_window = true changes the mathematics", random, {
+  architectures = q.json.array { "Qwen2MoeForCausalLM" }, model_type = "qwen2_moe", use_sliding_window = true,
+})
 refused("router_jitter_noise = 0.1 changes", q.random_model, {
   architectures = q.json.array { "MixtralForCausalLM" }, model_type = "mixtral", hidden_size = 32,
   num_hidden_layers = 1, intermediate_size = 32, num_attention_heads = 4, num_key_value_heads = 2, vocab_size = 32,
