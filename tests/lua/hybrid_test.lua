@@ -480,6 +480,22 @@ for kind, more in pairs(kinds) do
   assert((roles.gate_proj ~= nil) == (kind ~= "next"))
 end
 
+-- Training in bf16 goes where that in f32 does, beside parameters that stay f32. (PyTorch's gradients of such a random
+-- model are off by as much.)
+do
+  q.random_model(values(), { seed = 1, std = 0.1 }):save(at "plain")
+  local packed, found = q.pack { document(70, 1), document(20, 2) }, {}
+  for _, dtype in ipairs { "f32", "bf16" } do
+    found[dtype] = gradients(q.load(at "plain", { dtype = dtype, writable = true }):full(), { packed })
+  end
+  local off, all = 0, 0
+  for name, gradient in pairs(found.f32) do
+    off = off + q.quant.squared_error(gradient, found.bf16[name]:to "f32")
+    all = all + norm(gradient) ^ 2
+  end
+  assert(math.sqrt(off / all) < 0.25, ("gradients under bf16 are off by %g"):format(math.sqrt(off / all)))
+end
+
 -- ---------------------------------------------------------------- requests
 
 -- Each gets what it gets alone, whatever the company, also where value heads are in GGUF's order.

@@ -14,7 +14,7 @@ local value_heads = require "qeng.model.value_heads"
 local unlike_both = "sparse attention, hyper-connections and a table of n-grams"
 local Qwen3_5 = {
   hf = "Qwen3_5ForCausalLM", model_type = "qwen3_5_text", passes = { "^mtp%." },
-  exact = { "%.A_log$", "%.dt_bias$", "%.linear_attn%.norm%.weight$" },  -- f32 in released checkpoints of bf16
+  exact = { "%.A_log$", "%.dt_bias$" },  -- A_log is f32 in released checkpoints of bf16
   lora = {
     "q_proj", "k_proj", "v_proj", "o_proj", "in_proj_qkv", "in_proj_z", "out_proj", "gate_proj", "up_proj", "down_proj",
   },
@@ -177,8 +177,7 @@ function Qwen3_5.delta_net(opt)
       local o = states and states[advanced]:advance(step, mixed, decay, beta)
         or q.gated_delta(mixed, decay, beta, seq.cu_q, rule)
       if grouped and heads.tiled.columns then o = value_heads.columns(o, heads, d.value_dim, true) end
-      local scale = norm:dtype() == u:dtype() and norm or norm:to(u:dtype())
-      o = q.rmsnorm(o:reshape { tokens, d.value_heads, d.value_dim }, scale, c.eps):reshape { tokens, d.values }
+      o = q.rmsnorm(o:reshape { tokens, d.value_heads, d.value_dim }, norm, c.eps):reshape { tokens, d.values }
       return passed((nn.project(seq, (o * z[d.gate](z)):compute(), out_proj)))
     end
   end
