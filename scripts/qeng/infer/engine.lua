@@ -15,7 +15,9 @@
 -- Lists, requests and pages change together: Ctrl-C is raised only while a model runs and in on_token. The next step
 -- goes on from there.
 
+local mtp_drafts = require "qeng.infer.mtp_drafts"
 local paged = require "qeng.infer.paged"
+local pays = require "qeng.infer.pays"
 local prefixes = require "qeng.infer.prefixes"
 local q = require "qeng.core"
 local request = require "qeng.infer.request"
@@ -27,7 +29,7 @@ local Engine = {}
 Engine.__index = Engine
 
 local known = {}
-for name in ("kv pages memory page_tokens max_batch chunk context remember draft"):gmatch "%S+" do
+for name in ("kv pages memory page_tokens max_batch chunk context remember draft draft_vocab draft_always"):gmatch "%S+" do
   known[name] = true
 end
 
@@ -48,7 +50,9 @@ end
 --   chunk         tokens of prompts in a step (256)
 --   context       the most tokens of a sequence (the model's positions)
 --   remember      equal beginnings are computed once (true)
---   draft         a model that guesses ahead; its cache has as many pages
+--   draft         a model that guesses ahead, whose cache has as many pages; "mtp": the model's own head (model/mtp.lua)
+--   draft_vocab   "mtp": only the first so many tokens are guessed (all)
+--   draft_always  guess also where it does not pay (infer/pays.lua)
 function engine.new(model, opt)
   opt = opt or {}
   for name in pairs(opt) do
@@ -71,8 +75,16 @@ function engine.new(model, opt)
     kv = kv, page_tokens = page_tokens, pages = pages, remember = opt.remember, context = self.context,
     sequences = self.max_batch, rows = self.chunk + self.max_batch * (speculate.most + 1),
   }
-  if opt.draft then self.drafter = speculate.drafter(model, opt.draft, shape) end
   self.runner = paged.new(model, shape)
+  if opt.draft == "mtp" then
+    if not model.mtp then
+      q.error("value", "engine: draft is mtp, and the model has no head that drafts tokens: model:attach_mtp()")
+    end
+    self.drafter = mtp_drafts.new(model, self.runner, shape, opt.draft_vocab and positive(opt, "draft_vocab"))
+  elseif opt.draft then
+    self.drafter = speculate.drafter(model, opt.draft, shape)
+  end
+  self.pays = self.drafter and not opt.draft_always and pays.new()
   return self
 end
 
@@ -127,7 +139,10 @@ end
 
 -- Gives a sequence's pages back.
 local function release(self, r)
-  if r.id then self.runner.pool:close(r.id) end
+  if r.id then
+    if self.drafter and self.drafter.rows then self.drafter.rows[r.id] = nil end
+    self.runner.pool:close(r.id)
+  end
   if r.draft_id then self.drafter:close(r) end
   r.id, r.guesses = nil, nil
 end
@@ -188,15 +203,16 @@ local function interrupted(err) return type(err) == "table" and err.code == "int
 
 -- Makes the draft model's guesses. Its failure is raised once, and the requests go on without it.
 local function draft(self)
-  local ok, err = pcall(q.host.interruptible, self.drafter.guess, self.drafter, self.running)
+  local ok, err = pcall(q.host.interruptible, self.drafter.guess, self.drafter, self.running, speculate.room)
   if ok then return end
   for _, r in ipairs(self.running) do
     if r.draft_id then self.drafter:close(r) end
     r.guesses = nil
   end
   if not interrupted(err) then
-    self.drafter.runner:free()
-    self.drafter = nil
+    self.drafter:free()
+    self.drafter, self.runner.watch = nil, nil
+    self.runner:forget()
   end
   error(err, 0)
 end
@@ -215,7 +231,7 @@ local function schedule(self)
     if #r.tokens - r.length == 1 then budget = budget - 1 end
   end
   budget = math.max(budget, math.min(16, self.chunk))  -- prompts go on even where decoding fills the step
-  if self.drafter then draft(self) end
+  if self.drafter and (not self.pays or #self.running == 0 or self.pays:guesses(#self.running)) then draft(self) end
   local i = 1
   while self.running[i] do
     local r = self.running[i]
@@ -302,7 +318,19 @@ local function settle(self)
   self.cancelled = {}
 end
 
+-- The tokens that a step gave, if all of its sequences decode; else nil.
+local function gained(plan)
+  local tokens = 0
+  for _, entry in ipairs(plan) do
+    local r = entry.request
+    if entry.count > 1 or r.prompt_logprobs then return nil end
+    tokens = tokens + #r.tokens - r.known
+  end
+  return tokens
+end
+
 local function advance(self)
+  local began = q.time()
   settle(self)  -- those of a step that was cut short
   admit(self)
   local plan = schedule(self)
@@ -313,8 +341,13 @@ local function advance(self)
     paged.each_row(logits, function(k, row) read_row(self, readers[first + k], row) end)
   end)
   self.steps = self.steps + 1
+  local tokens = self.pays and ok and #plan == #self.running and gained(plan)
+  if tokens then self.pays:learn(#plan, tokens, q.time() - began) end
   for _, entry in ipairs(plan) do
     local r = entry.request
+    if ok and r.guesses and self.drafter then
+      speculate.learn(r, #r.guesses, math.min(#r.tokens - r.known - 1, #r.guesses))
+    end
     if r.id then
       -- The tokens that were run and still stand: with the guesses that came true, without the token sampled last.
       local last, stored = entry.first + entry.count - 1, entry.first - 1
@@ -420,7 +453,7 @@ function Engine:close()
     while #list > 0 do self:cancel(list[#list]) end
   end
   self.runner:free()
-  if self.drafter then self.drafter.runner:free() end
+  if self.drafter then self.drafter:free() end
 end
 
 engine.Engine = Engine

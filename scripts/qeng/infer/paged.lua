@@ -114,7 +114,8 @@ local function kept(make) return q.scope(function() return q.keep(make()) end) e
 
 -- opt: pages; kv (dtype of the cache, the model's), page_tokens (see above), remember (reuse full pages of equal
 -- beginnings, true), rows and sequences (the most of a step: 512, 64), context (the most tokens of a sequence, the
--- model's positions; longrope chooses its factors by it).
+-- model's positions; longrope chooses its factors by it). What asks for the hidden states of each step's rows sets
+-- runner.watch = {input = "post" or "pre", for what the last norm gives or reads; see(hidden, parts)}, and copies them.
 function paged.new(model, opt)
   local c, kv = model.config, opt.kv or model.dtype
   local rows, most = opt.rows or 512, opt.sequences or 64
@@ -164,13 +165,12 @@ function Runner:views(rows, count, most, wanted)
   }
 end
 
--- Hidden states of the step's rows, or only of the wanted ones.
+-- Hidden states of the step's rows, and what the model's last norm read.
 function Runner:hidden(step, ranges)
   local inference = setmetatable({ states = self.pool.states, step = step, ranges = ranges }, Inference)
-  local hidden = self.model.forward(step.tokens, {
+  return self.model.forward(step.tokens, {
     positions = step.positions, rope = self.rope, rope_local = self.rope_local, inference = inference,
   })
-  return step.wanted and q.embedding(hidden, step.wanted) or hidden
 end
 
 function Runner:logits(hidden)
@@ -180,7 +180,7 @@ end
 
 -- A step of one row for each sequence, all of one adapter. The second of a shape is captured, the others replay it. An
 -- adapter is told by its salt: its memory may later hold another one.
-function Runner:decode(ids, counts, most, range, use)
+function Runner:decode(parts, ids, counts, most, range, use)
   if self.model.hooks then return false end  -- they may read values
   local key = ("%d/%d/%d"):format(#ids, most, range.salt)
   local found = self.programs[key]
@@ -194,18 +194,22 @@ function Runner:decode(ids, counts, most, range, use)
       return views
     end)
     self.pool:fill(step, ids, counts)
-    local program
-    local logits = kept(function()
-      local result
-      program, result = q.capture(q.no_grad, function() return self:logits(self:hidden(step, { range })) end)
-      return result
+    found = { step = step }
+    found.logits = kept(function()
+      local logits
+      found.program, logits, found.hidden = q.capture(q.no_grad, function()
+        local hidden, residual = self:hidden(step, { range })
+        return self:logits(hidden), self.watch and (self.watch.input == "pre" and residual or hidden) or nil
+      end)
+      found.hidden = found.hidden and q.keep(found.hidden)
+      return logits
     end)
-    found = { program = program, logits = logits, step = step }
     self.programs[key], self.captured = found, (self.captured or 0) + 1
   else
     self.pool:fill(found.step, ids, counts)
   end
   found.program:run()
+  if self.watch then self.watch.see(found.hidden, parts) end
   use(found.logits, 1)
   return true
 end
@@ -229,13 +233,15 @@ function Runner:run(parts, wanted, use)
   end
   local most = self:bucket(longest)
   local one_row_each = rows == #parts and rows == #wanted and #ranges == 1
-  if one_row_each and self:decode(ids, counts, most, ranges[1], use) then return end
+  if one_row_each and self:decode(parts, ids, counts, most, ranges[1], use) then return end
   q.no_grad(q.scope, function()
     local step = self:views(rows, #parts, most, #wanted < rows and math.max(#wanted, 1))
     self.pool:fill(step, ids, counts)
     step.spans = self.pool:spans(ids, counts)
     if step.wanted then step.wanted:set(#wanted > 0 and wanted or { 0 }) end
-    local hidden = self:hidden(step, ranges)
+    local hidden, residual = self:hidden(step, ranges)
+    if self.watch then self.watch.see(self.watch.input == "pre" and residual or hidden, parts) end
+    if step.wanted then hidden = q.embedding(hidden, step.wanted) end
     for first = 0, #wanted - 1, head_rows do
       q.scope(function() use(self:logits(hidden:rows(first, math.min(head_rows, #wanted - first))), first + 1) end)
     end
@@ -256,6 +262,7 @@ function Runner:forget()
   for _, found in pairs(self.programs) do
     found.program:free()
     found.logits:free()
+    if found.hidden then found.hidden:free() end
     for _, tensor in pairs(found.step) do tensor:free() end
   end
   self.programs, self.seen, self.captured = {}, {}, 0

@@ -11,15 +11,26 @@ local speculate = {}
 
 speculate.most = 8  -- guesses a step
 
--- How many guesses a request may still use.
-local function room(r, limit)
+-- How many guesses a request may still use, of those that a drafter makes: as many as came true of late, and one more.
+function speculate.room(r)
+  return math.min(r.draft_depth or 3, speculate.limit(r, speculate.most))
+end
+
+-- Learns from a step's guesses, of which so many were right.
+function speculate.learn(r, guessed, right)
+  r.draft_depth = right == guessed and math.min(math.max(r.draft_depth or 3, guessed) + 1, speculate.most)
+    or math.max(right + 1, 1)
+end
+
+-- How many guesses a request can use at most.
+function speculate.limit(r, limit)
   return math.min(limit, speculate.most, r.max_tokens - #r.output - 1, r.engine.context - #r.tokens - 1,
     r.engine.runner.pool:ahead(r.id))
 end
 
 -- Guesses by prompt lookup: what followed the last occurrence of the three (or two) tokens at the end. Sets r.guesses.
 function speculate.lookup(r)
-  local count = r.lookup and room(r, r.lookup) or 0
+  local count = r.lookup and speculate.limit(r, r.lookup) or 0
   if count < 1 then return end
   local tokens, length = r.tokens, #r.tokens
   for width = 3, 2, -1 do
@@ -128,12 +139,12 @@ local function readable(self, r, first, last)
 end
 
 -- Sets the guesses of requests that decode. The draft's cache follows their tokens; if it is behind, a chunk a step.
-function Drafter:guess(running)
+function Drafter:guess(running, room)
   local list, budget = {}, self.runner.rows
   for _, r in ipairs(running) do
     local decodes = r.draft and #r.tokens - r.length == 1
     -- The last guess is not run.
-    local wants = decodes and math.min(room(r, speculate.most), self.context - #r.tokens + 1) or 0
+    local wants = decodes and math.min(room(r), self.context - #r.tokens + 1) or 0
     if wants > 0 then
       local held = align(self, r)
       local last = math.min(#r.tokens, held + budget)
@@ -164,5 +175,7 @@ function Drafter:guess(running)
     if guesses and #guesses == 0 then r.guesses = nil end
   end
 end
+
+function Drafter:free() self.runner:free() end
 
 return speculate

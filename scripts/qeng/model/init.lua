@@ -13,6 +13,7 @@ local hub = require "qeng.hub"
 local kept = require "qeng.model.kept"
 local look = require "qeng.model.look"
 local lora = require "qeng.model.lora"
+local mtp = require "qeng.model.mtp"
 local new_tokens = require "qeng.model.new_tokens"
 local nn = require "qeng.model.nn"
 local peft = require "qeng.model.peft"
@@ -238,7 +239,8 @@ end
 local function hidden_of(self, packed, length, balance)
   local seq = { positions = packed.positions, cu_q = packed.cu_q, balance = balance }
   seq.rope, seq.rope_local = self:rope(length or packed.longest or packed.tokens:shape()[1])
-  return self.forward(packed.tokens, seq)
+  local hidden, residual = self.forward(packed.tokens, seq)
+  return hidden, residual, seq
 end
 
 -- Hidden states [t, hidden] of one document, a text or a list of token ids, or of documents that q.pack put together.
@@ -273,20 +275,33 @@ end
 
 -- Loss [1] of a packed batch: micro_batch.scale times the sum of nll over its targets. Also nll [t]. If
 -- self.router_aux_loss is not 0, a third result is the load-balancing loss of the experts [1], times that and the
--- batch's share of the step's targets. It is no part of the first: loss:backward(that) goes back from both.
+-- batch's share of the step's targets. A fourth is a list of the losses [1] of the head that drafts tokens, one for each
+-- token further on, if it is trained (Model:train_mtp). Neither is a part of the first: loss:backward(balance,
+-- unpack(drafts)) goes back from all. Where only that head is trained, the first is its loss for the nearest token.
 function Model:loss(micro_batch, length)
+  local head = self.mtp
+  if self.mode == "mtp" then
+    local hidden, residual, seq = q.no_grad(hidden_of, self, micro_batch, length)
+    local losses, nll = head:losses(head:reads(hidden, residual), micro_batch, seq, 1)
+    return losses[1], nll, nil, { unpack(losses, 2) }
+  end
   local wanted = (self.router_aux_loss or 0) ~= 0
   if wanted and self.recompute then
     q.error("unsupported", "loss: router_aux_loss with recompute: what is recomputed cannot tell the routers' loads")
   end
   local balance = wanted and {} or nil
-  local hidden = hidden_of(self, micro_batch, length, balance)
+  local hidden, residual, seq = hidden_of(self, micro_batch, length, balance)
   local loss, nll = q.block("head", q.lm_head_loss, hidden, self.head, micro_batch.targets, micro_batch.scale,
     { softcap = self.config.logit_softcap })
-  if not wanted then return loss, nll end
+  local drafts
+  if head and head.weight > 0 then
+    seq.balance = nil  -- of the model's own experts
+    drafts = head:losses(head:reads(hidden, residual), micro_batch, seq, head.weight)
+  end
+  if not wanted then return loss, nll, nil, drafts end
   if #balance == 0 then q.error("value", "loss: router_aux_loss is of models of experts, and this one has none") end
   local share = q.where(micro_batch.targets:ge(0), 1, 0):sum() * micro_batch.scale
-  return loss, nll, experts.balance_loss(balance) * share * self.router_aux_loss
+  return loss, nll, experts.balance_loss(balance) * share * self.router_aux_loss, drafts
 end
 
 -- Logits [t, vocab] of a packed batch in f32, for losses that need all of them.
@@ -330,8 +345,22 @@ function Model:full()
   return self
 end
 
--- {{name=, tensor=}...} in a fixed order.
-function Model:trainable()
+-- The head that drafts tokens (model/mtp.lua): attach, take off.
+function Model:attach_mtp(opt) return mtp.attach(self, opt) end
+function Model:strip_mtp() return mtp.strip(self) end
+
+-- Trains that head. opt: weight (of its loss beside the model's, 0.3; nil with `alone`), depth (how many tokens ahead it
+-- is trained for, 1), alone (nothing else is trained).
+function Model:train_mtp(opt)
+  local head = self.mtp or q.error("value", "train_mtp: the model has no head that drafts tokens: attach_mtp first")
+  head.depth = opt.depth or 1
+  if opt.alone then self.mode, head.weight = "mtp", 0 else head.weight = opt.weight or 0.3 end
+  for _, parameter in ipairs(head.parameters) do parameter.tensor:requires_grad(true) end
+  return self
+end
+
+-- What is trained of the model itself.
+local function trained(self)
   if self.mode == "lora" then
     local list = { unpack(self.adapter.parameters) }
     for _, parameter in ipairs(self.extra or {}) do
@@ -342,6 +371,15 @@ function Model:trainable()
   end
   if self.mode == "onebit" then return require("qeng.onebit").float_parameters(self) end
   return self.mode == "full" and self.parameters or {}
+end
+
+-- {{name=, tensor=}...} in a fixed order.
+function Model:trainable()
+  if self.mode == "mtp" then return self.mtp.parameters end
+  if not self.mtp or self.mtp.weight == 0 then return trained(self) end
+  local list = { unpack(trained(self)) }
+  for _, parameter in ipairs(self.mtp.parameters) do list[#list + 1] = parameter end
+  return list
 end
 
 -- ---------------------------------------------------------------- saving
@@ -381,14 +419,16 @@ function Model:save(dir, opt)
   local tensors = {}
   local turns = self.arch.transposed or function() return false end
   local by_name = {}
-  for _, parameter in ipairs(self.parameters) do by_name[parameter.name] = parameter.tensor end
+  local parameters = { unpack(self.parameters) }
+  for _, parameter in ipairs(self.mtp and self.mtp.parameters or {}) do parameters[#parameters + 1] = parameter end
+  for _, parameter in ipairs(parameters) do by_name[parameter.name] = parameter.tensor end
   local function plain(name) return q.no_grad(by_name[name].to, by_name[name], dtype or self.dtype) end
   local function stored(name, tensor)
     local own = self.arch.stored and self.arch.stored(name, tensor, plain, self)
     local stack = experts.is_stack(name, tensor:shape())
     return own or stack and self.fused_experts and experts.fuse(name, plain) or experts.matrices(name, tensor)
   end
-  for _, parameter in ipairs(self.parameters) do
+  for _, parameter in ipairs(parameters) do
     local name, tensor = parameter.name, parameter.tensor
     if turns(name) then tensor = q.no_grad(function() return plain(name):transpose():clone() end) end
     local exact = architectures.is_exact(self.arch, name) and tensor:dtype() == "f32" and "f32" or nil

@@ -59,6 +59,16 @@ function kept.copied(model, opt)
   return opt
 end
 
+-- Forgets those whose names match a pattern: they are parameters now, or are not wanted.
+function kept.leave(model, pattern)
+  if not model.kept then return end
+  for _, list in ipairs { model.kept.names, model.kept.copied, model.kept.decoded } do
+    for i = #list, 1, -1 do
+      if list[i]:find(pattern) then table.remove(list, i) end
+    end
+  end
+end
+
 -- The name under which a parameter is saved.
 function kept.name(model, name)
   local wrapped = model.kept and model.kept.wrapped
@@ -68,7 +78,7 @@ end
 -- The values of the config.json that is saved. values: of the text model, as it is now.
 function kept.values(model, values)
   local drafts = values.mtp_num_hidden_layers
-  if type(drafts) == "number" and drafts > 0 and not kept.parts(model.kept and model.kept.names or {}):find "mtp" then
+  if type(drafts) == "number" and drafts > 0 and not model.mtp and not kept.parts(model.kept and model.kept.names or {}):find "mtp" then
     values.mtp_num_hidden_layers = 0
     io.stderr:write("save: config.json said mtp_num_hidden_layers, and there are no such tensors: it says 0 now\n")
   end

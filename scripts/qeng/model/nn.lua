@@ -339,7 +339,8 @@ function nn.softcap(logits, c)
   return cap and ((logits / cap):tanh() * cap):compute() or logits
 end
 
--- Embedding, c.layers blocks made by new_block(p, index), final norm and head. Returns forward(tokens, seq) -> hidden.
+-- Embedding, c.layers blocks made by new_block(p, index), final norm and head. Returns forward(tokens, seq) -> hidden,
+-- and what the final norm read.
 -- c.embed_scale: a factor of the embedding's rows, rounded to the model's dtype. c.logit_scale: one of the logits; what
 -- the head reads gets it. c.learned_positions: a learned row for each of c.max_position positions is added to the
 -- embedding's. model.neftune: the strength of noise on the embedded tokens while training. seq: positions, cu_q, cu_k,
@@ -359,6 +360,9 @@ function nn.decoder(model, source, c, new_block)
   end
   local norm = norm_of(body, names.norm, c)
   passed.norm = body:place "norm"
+  -- For a head that drafts tokens (model/mtp.lua), whose layer is of the kind of this one.
+  model.new_block, model.body, model.draft_layer = new_block, body.prefix, c.draft_layer
+  if c.draft_layer == nil then model.draft_layer = c.layers - 1 end
   model.head = c.tied and model.embed or p:weight("lm_head.weight", { c.vocab, c.hidden })
   local of_head, of_rows = body:rotation(names.embed .. ".weight", c.hidden)
   if not c.tied then
@@ -375,6 +379,8 @@ function nn.decoder(model, source, c, new_block)
     if c.embed_scale then rows = rows * rounded(c.embed_scale, model.dtype) end
     return model.neftune and documents and q.embedding_noise(rows, documents, model.neftune) or rows
   end
+
+  model.embed_rows = embed
 
   return function(tokens, seq)
     local weights = model.stream  -- model/stream.lua: unit 0 is the embedding, i a block, the last one norm and head
@@ -403,9 +409,10 @@ function nn.decoder(model, source, c, new_block)
       if model.hooks and model.hooks[name] then x, branch = passed[i](branch and x + branch or x), nil end
     end
     if weights then weights:use(c.layers + 1) end
-    local hidden = passed.norm((select(2, q.block("norm", norm.of_sum, norm, x, branch))))
+    local residual, hidden = q.block("norm", norm.of_sum, norm, x, branch)
+    hidden = passed.norm(hidden)
     if c.logit_scale then hidden = hidden * c.logit_scale end
-    return of_head and q.hadamard(hidden, of_head) or hidden
+    return of_head and q.hadamard(hidden, of_head) or hidden, residual
   end
 end
 

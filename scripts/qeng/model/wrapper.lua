@@ -141,12 +141,13 @@ function wrapper.saved(wrapped, values)
   else
     inner = raw
   end
-  for key in pairs(wrapped.before) do
-    if values[key] ~= wrapped.before[key] then
-      inner[key] = values[key]
-      if raw[key] ~= nil then raw[key] = values[key] end
-    end
+  local function take(key)
+    if values[key] == wrapped.before[key] then return end
+    inner[key] = values[key]
+    if raw[key] ~= nil then raw[key] = values[key] end
   end
+  for key in pairs(wrapped.before) do take(key) end
+  if wrapped.before.mtp_num_hidden_layers == nil then take "mtp_num_hidden_layers" end
   for _, settings in ipairs { raw, inner } do
     for _, key in ipairs { "torch_dtype", "dtype" } do
       if settings[key] ~= nil then settings[key] = values.torch_dtype end

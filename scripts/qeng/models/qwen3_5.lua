@@ -94,6 +94,10 @@ function Qwen3_5.settings(file, opt)
   file:get("mtp_num_hidden_layers", 0)  -- what drafts tokens is kept, and not run
   file:get("mtp_use_dedicated_embeddings", false)
   c.attends, c.delta = attending(file, c.layers), delta_of(file)
+  c.draft_layer = false
+  for i, attends in ipairs(c.attends) do
+    if attends then c.draft_layer = i - 1 end
+  end
   c.layout = file.layout or {}
   c.value_heads = not opt.grouped and order_of(c.delta, file.is_gguf or false, c.layout) or nil
   local rope = file.values.rope_parameters

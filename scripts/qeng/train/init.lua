@@ -74,7 +74,8 @@ return function(given)
     passes:compute(batch)
     run:observe()
     optimizer:step { clip = opt.clip, groups = passes:groups() }
-    run:log { loss = passes:loss(), by_source = passes:by_source(), router_aux_loss = passes:balance() }
+    run:log { loss = passes:loss(), by_source = passes:by_source(), router_aux_loss = passes:balance(),
+      mtp_loss = passes:drafted() }
   end
   return run:finish()
 end

@@ -10,19 +10,20 @@ local Program = {}
 Program.__index = Program
 
 local function forward_backward(model, micro_batch, row_tokens)
-  local loss, nll, balance = model:loss(micro_batch, row_tokens)
-  loss:backward(balance)
-  return loss, nll, balance
+  local loss, nll, balance, drafts = model:loss(micro_batch, row_tokens)
+  loss:backward(balance, unpack(drafts or {}))
+  return loss, nll, balance, drafts
 end
 
 -- The captured pass of what lies in `micro_batch`: run() replays it, and `loss` is its loss. `balance` is that of the
--- experts, if the model has its weight (Model:loss). opt: row_tokens; frozen (tensors that get no gradient); nll
+-- experts, if the model has its weight, and `drafts` are those of the head that drafts tokens (Model:loss). opt: row_tokens; frozen (tensors that get no gradient); nll
 -- (whether the nll of each token is kept too).
 function pass.capture(model, micro_batch, opt)
   local self = setmetatable({}, Program)
   self.program, self.loss, self.balance, self.nll = q.capture(q.freeze, opt.frozen or {}, function()
-    local loss, nll, balance = forward_backward(model, micro_batch, opt.row_tokens)
-    return loss, balance, opt.nll and nll or nil
+    local loss, nll, balance, drafts = forward_backward(model, micro_batch, opt.row_tokens)
+    self.drafts = drafts
+    return loss, balance, opt.nll and nll or nil, unpack(drafts or {})
   end)
   return self
 end
@@ -34,6 +35,7 @@ function Program:free()
   self.loss:free()  -- which holds on to the program's memory
   if self.balance then self.balance:free() end
   if self.nll then self.nll:free() end
+  for _, loss in ipairs(self.drafts or {}) do loss:free() end
 end
 
 local Pass = {}
@@ -43,8 +45,10 @@ Pass.__index = Pass
 function pass.new(run, routing)
   local opt = run.opt
   local function numbers() return q.zeros({ opt.accumulate }, "f32", "batch") end
+  local head = run.model.mtp
   local self = setmetatable({ run = run, routing = routing, programs = {}, shares = {}, nlls = {}, balance_shares = {},
-    losses = numbers(), balances = (run.model.router_aux_loss or 0) ~= 0 and numbers() or nil }, Pass)
+    losses = numbers(), balances = (run.model.router_aux_loss or 0) ~= 0 and numbers() or nil,
+    drafts = head and (head.weight > 0 or head.depth > 1) and numbers() or nil }, Pass)
   for i = 1, opt.accumulate do
     self.shares[i] = self.losses:rows(i - 1, 1)
     self.balance_shares[i] = self.balances and self.balances:rows(i - 1, 1)
@@ -59,8 +63,13 @@ local function add(self, i, micro_batch, dst)
   local run, opt = self.run, self.run.opt
   dst = self.routing and dst or 0  -- one program where all destinations move the same
   local frozen = self.routing and self.routing.frozen[dst] or {}
-  local function take(loss, nll, balance)
+  local function take(loss, nll, balance, drafts)
     self.shares[i]:copy(loss)
+    if drafts and drafts[1] then
+      local total = drafts[1]
+      for k = 2, #drafts do total = total + drafts[k] end
+      self.drafts:rows(i - 1, 1):copy(total)
+    end
     if balance then self.balance_shares[i]:copy(balance) end
     if run.several then self.nlls[i]:copy(nll) end
   end
@@ -73,7 +82,7 @@ local function add(self, i, micro_batch, dst)
     self.programs[dst] = program
   end
   program:run()
-  take(program.loss, program.nll, program.balance)
+  take(program.loss, program.nll, program.balance, program.drafts)
 end
 
 -- Runs the passes of a step; gradients add up.
@@ -109,6 +118,8 @@ end
 -- The loss of the step, and with several sources that of each. balance: that of the experts (Model:loss), or nil.
 function Pass:loss() return sum(self.losses) end
 function Pass:balance() return self.balances and sum(self.balances) end
+-- That of the head that drafts tokens, beside the first, or nil.
+function Pass:drafted() return self.drafts and sum(self.drafts) end
 function Pass:by_source()
   if not self.run.several then return nil end
   local sums = {}
