@@ -262,6 +262,44 @@ do
   assert(distance(expected, last_logits.of(fresh(next_):load_adapter(at "adapter.gguf"), tokens)) < 1e-6)
 end
 
+-- A mixture's files as other writers have them: gate and up of all experts in one, the shared expert's gate a matrix.
+do
+  local model = fresh(mixture)
+  local expected = last_logits.of(model, tokens)
+  model:save_gguf(at "model.gguf", { type = "f32" })
+  model:save_gguf(at "blocks.gguf", { type = "q8_0" })
+  local of_blocks = last_logits.of(q.load(at "blocks.gguf"), tokens)
+  for _, name in ipairs { "model", "blocks" } do
+    local file, tensors, entries = q.gguf.open(at(name .. ".gguf")), {}, {}
+    for _, stored in ipairs(file:names()) do
+      local tensor, block = file:tensor(stored), stored:match "^(blk%.%d+%.)ffn_gate_exps%.weight$"
+      local shape = tensor:shape()
+      if block then
+        local both = q.empty({ shape[1], 2 * shape[2], shape[3] }, tensor:dtype())
+        local up = file:tensor(block .. "ffn_up_exps.weight")
+        for e = 0, shape[1] - 1 do
+          local own = both:rows(e, 1):reshape { 2 * shape[2], shape[3] }
+          own:rows(0, shape[2]):copy(tensor:rows(e, 1):reshape { shape[2], shape[3] })
+          own:rows(shape[2], shape[2]):copy(up:rows(e, 1):reshape { shape[2], shape[3] })
+        end
+        tensors[#tensors + 1] = { block .. "ffn_gate_up_exps.weight", both }
+      elseif stored:find "ffn_gate_inp_shexp" then
+        tensors[#tensors + 1] = { stored, tensor:reshape { 1, shape[1] } }
+      elseif not stored:find "ffn_up_exps" then
+        tensors[#tensors + 1] = { stored, tensor }
+      end
+    end
+    for _, key in ipairs(file:keys()) do
+      local value, kind = file:get(key)
+      entries[#entries + 1] = { key, kind, value }
+    end
+    q.gguf.save(at "fused.gguf", tensors, entries)
+    local off = distance(name == "model" and expected or of_blocks, last_logits.of(q.load(at "fused.gguf"), tokens))
+    assert(off < (name == "model" and 1e-5 or 1e-6), ("%s with fused experts is off by %g"):format(name, off))
+    refused("is gate and up of experts in one", q.load, at "fused.gguf", { weights = "stream" })
+  end
+end
+
 -- PrismML's files have the columns of ssm_out in the checkpoint's order.
 do
   local model = fresh()
