@@ -170,6 +170,7 @@ for name, theirs in pairs {
   local found = type_of("q4_k_m", name, 128) .. " " .. type_of("q4_k_m", name, 8)
   assert(found == theirs, ("%s: %s, llama.cpp has %s"):format(name, found, theirs))
 end
+assert(type_of("q4_k_m", "ffn_down_shexp", 128) == type_of("q4_k_m", "ffn_down", 128), "a shared expert is an MLP")
 assert(type_of("q5_k_m", "attn_output", 8) == "q5_k" and type_of("q3_k_l", "attn_output", 8) == "q3_k")
 
 -- ---------------------------------------------------------------- training

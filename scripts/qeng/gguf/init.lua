@@ -1,6 +1,7 @@
 -- Opens a GGUF file as a model's checkpoint.
 
 local architectures = require "qeng.model.architectures"
+local experts = require "qeng.model.experts"
 local gguf_config = require "qeng.gguf.config"
 local hadamard = require "qeng.gguf.hadamard"
 local names = require "qeng.gguf.names"
@@ -88,6 +89,13 @@ local function tell_decoded(file, path)
   end
 end
 
+-- A shape's dimensions but those of 1, which some writers leave out and others not.
+local function without_ones(shape)
+  local list = {}
+  for _, size in ipairs(shape) do list[#list + 1] = size ~= 1 and size or nil end
+  return table.concat(list, " ")
+end
+
 -- Opens `path` and returns {values = of a config.json, factors =, layout =, dtype =, rotations =, source(name, shape),
 -- finish(model)}. opt: dtype, writable, weights, as for q.load. own: the user's model file, or nil.
 function gguf.open(path, opt, own)
@@ -100,7 +108,8 @@ function gguf.open(path, opt, own)
   tell_decoded(file, path)
 
   local function source(name, shape, _, _, c)
-    local stored = names.to_gguf(name, arch)
+    local stored, whole, half_of = names.to_gguf(name, arch), shape, nil
+    if stored then stored, whole, half_of = experts.fused_in_gguf(file, stored, shape) end
     local info = stored and file:info(stored)
     if not info then q.error("format", ("%s: tensor %s is missing"):format(path, stored or name)) end
     known[stored] = true
@@ -112,7 +121,9 @@ function gguf.open(path, opt, own)
     local unlike = names.unlike(arch, name)
     if unlike then
       return q.no_grad(function()
-        local tensor = file:tensor(stored, { dtype = "f32", shape = unlike.shape and unlike.shape(shape, c) or shape })
+        local expected = unlike.shape and unlike.shape(shape, c) or shape
+        if without_ones(info.shape) == without_ones(expected) then expected = info.shape end
+        local tensor = file:tensor(stored, { dtype = "f32", shape = expected })
         if unlike.read then tensor = unlike.read(tensor) end
         return tensor:reshape(shape):to(architectures.is_exact(arch, name) and "f32" or dtype):label "weights"
       end)
@@ -121,17 +132,20 @@ function gguf.open(path, opt, own)
     local converted = info.dtype == "f32" or info.dtype == "bf16" and dtype == "bf16"
     local as = factor and "f32" or (converted or #shape == 1 or opt.writable) and dtype or nil
     local tensor = file:tensor(stored, {
-      dtype = as, shape = shape, heads = names.heads(arch, name, c), copy = opt.writable,
+      dtype = as, shape = whole, heads = names.heads(arch, name, c), copy = opt.writable and not half_of,
       stream = opt.weights == "stream",
       label = opt.weights == "stream" and "weights in files" or "weights",
-      -- Not if only single rows are read.
-      interleave = in_memory and (stored ~= "token_embd.weight" or not file:info "output.weight"),
+      -- Not if only single rows are read, or some of them.
+      interleave = in_memory and not half_of and (stored ~= "token_embd.weight" or not file:info "output.weight"),
     })
-    if not factor then return tensor end
+    if not factor and not half_of then return tensor end
     if opt.weights == "stream" then
-      q.error("unsupported", ("%s: tensor %s has a scale beside it, so it is decoded in memory and cannot be streamed")
-        :format(path, stored))
+      local why = half_of and "is gate and up of experts in one, so they are copied"
+        or "has a scale beside it, so it is decoded in memory"
+      q.error("unsupported", ("%s: tensor %s %s, and cannot be streamed"):format(path, stored, why))
     end
+    if half_of then tensor = half_of(tensor) end
+    if not factor then return tensor end
     return q.no_grad(function() return (tensor * factor):to(opt.writable and dtype or "f32") end)
   end
 

@@ -90,7 +90,7 @@ local function of_mix(mix, name, shape, weighed)
   if name == "output.weight" or (embedding and (shape.tied or ternary[base])) then return "q6_k" end
   local layer, part = name:match "^blk%.(%d+)%.([%w_]+)%.weight$"
   if not layer then return base end
-  layer, part = tonumber(layer), part:gsub("_exps$", "")
+  layer, part = tonumber(layer), part:gsub("_exps$", ""):gsub("_shexp$", "")
   if shape.experts == 8 then  -- as of Mixtral, whose attention is a small part of the file
     if part == "attn_v" or part == "attn_k" then return "q8_0" end
     if part == "attn_output" then return few_bits[mix] and "q5_k" or base end

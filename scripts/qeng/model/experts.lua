@@ -56,6 +56,17 @@ end
 -- Transformers' own form, which some checkpoints have: gate and up of all experts are one tensor
 -- "mlp.experts.gate_up_proj" [experts, 2 ffn, in], and down is "mlp.experts.down_proj" [experts, in, ffn].
 
+-- Rows `first` .. of each of the matrices of `both` [experts, rows, in], as a stack of this shape.
+local function rows_of_each(both, shape, first)
+  local count, rows, columns = unpack(shape)
+  local all, part = both:shape()[2], q.empty(shape, both:dtype(), "weights")
+  for e = 0, count - 1 do
+    local own = both:rows(e, 1):reshape({ all, columns }):rows(first, rows)
+    part:rows(e, 1):copy(own:reshape { 1, rows, columns })
+  end
+  return part
+end
+
 local function fused_name(name)
   local stem, part = name:match "^(.*%.experts%.)(%l+_proj)%.weight$"
   if not stem then return nil end
@@ -68,14 +79,18 @@ function experts.fused(weights, name, shape)
   local stored, part = fused_name(name)
   if not stored or weights:info(name) or not weights:info(stored) then return name, shape end
   if part == "down_proj" then return stored, shape end
-  local count, rows, columns = unpack(shape)
-  return stored, { count, 2 * rows, columns }, function(both)
-    local half = q.empty(shape, both:dtype(), "weights")
-    for e = 0, count - 1 do
-      local own = both:rows(e, 1):reshape({ 2 * rows, columns }):rows(part == "up_proj" and rows or 0, rows)
-      half:rows(e, 1):copy(own:reshape { 1, rows, columns })
-    end
-    return half
+  return stored, { shape[1], 2 * shape[2], shape[3] }, function(both)
+    return rows_of_each(both, shape, part == "up_proj" and shape[2] or 0)
+  end
+end
+
+-- The same of a GGUF file, where one word is for gate and up of all experts. stored: the name of one of them there.
+function experts.fused_in_gguf(file, stored, shape)
+  local stem, part = stored:match "^(.*%.ffn_)(%l+)_exps%.weight$"
+  local both = (part == "gate" or part == "up") and stem .. "gate_up_exps.weight"
+  if not both or file:info(stored) or not file:info(both) then return stored, shape end
+  return both, { shape[1], 2 * shape[2], shape[3] }, function(tensor)
+    return rows_of_each(tensor, shape, part == "up" and shape[2] or 0)
   end
 end
 
