@@ -2248,6 +2248,16 @@ function Model:lora(opt) end
 function Model:full() end
 ---@return {name: string, tensor: Tensor}[]
 function Model:trainable() end
+---Gives the model a head that drafts tokens (MTP): its folder's, or a new one made of its last layer of attention.
+---The engine guesses with it: model:engine { draft = "mtp" }.
+---@param opt? {from?: "folder"|"layer", input?: "post"|"pre", writable?: boolean, seed?: integer}
+function Model:attach_mtp(opt) end
+---Takes that head off, also one that the model's folder has.
+function Model:strip_mtp() end
+---Trains that head, beside what else is trained or alone. Model:loss has its losses as a fourth result.
+---@param opt {alone?: boolean, weight?: number, depth?: integer}  weight 0.3; depth: tokens ahead, 1
+---@return Model self
+function Model:train_mtp(opt) end
 ---Writes a PEFT adapter folder.
 ---@param dir string
 function Model:save_adapter(dir) end

@@ -122,6 +122,7 @@ function cases.schedule(seed, opt)
     kv = opt.kv, max_batch = ({ 2, 8, 16, 64 })[below(4) + 1], chunk = ({ 1, 7, 33, 256 })[below(4) + 1],
     pages = opt.pages or 12 + below(36),
     remember = below(4) > 0, page_tokens = opt.page_tokens or 16, draft = opt.draft,
+    draft_always = opt.draft == "mtp" or nil,
   }
   local engine = model:engine(setup)
   local requests, next_, cancelled, guessed = {}, 1, 0, 0

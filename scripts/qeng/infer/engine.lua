@@ -29,9 +29,9 @@ local Engine = {}
 Engine.__index = Engine
 
 local known = {}
-for name in ("kv pages memory page_tokens max_batch chunk context remember draft draft_vocab draft_always"):gmatch "%S+" do
-  known[name] = true
-end
+for name in ([[
+  kv pages memory page_tokens max_batch chunk context remember draft draft_vocab draft_always
+]]):gmatch "%S+" do known[name] = true end
 
 local function positive(opt, name, default)
   local value = opt[name] or default
@@ -50,7 +50,8 @@ end
 --   chunk         tokens of prompts in a step (256)
 --   context       the most tokens of a sequence (the model's positions)
 --   remember      equal beginnings are computed once (true)
---   draft         a model that guesses ahead, whose cache has as many pages; "mtp": the model's own head (model/mtp.lua)
+--   draft         a model that guesses ahead, whose cache has as many pages; or "mtp", the model's own head
+--                 (model/mtp.lua)
 --   draft_vocab   "mtp": only the first so many tokens are guessed (all)
 --   draft_always  guess also where it does not pay (infer/pays.lua)
 function engine.new(model, opt)
@@ -60,7 +61,7 @@ function engine.new(model, opt)
   end
   local limit = model.config.max_position
   local self = setmetatable({
-    model = model, running = {}, waiting = {}, cancelled = {}, submitted = 0, steps = 0,
+    model = model, running = {}, waiting = {}, cancelled = {}, submitted = 0, steps = 0, by_position = {},
     max_batch = positive(opt, "max_batch", 64), chunk = positive(opt, "chunk", 256),
     context = math.min(positive(opt, "context", limit), limit),
   }, Engine)
@@ -346,7 +347,8 @@ local function advance(self)
   for _, entry in ipairs(plan) do
     local r = entry.request
     if ok and r.guesses and self.drafter then
-      speculate.learn(r, #r.guesses, math.min(#r.tokens - r.known - 1, #r.guesses))
+      speculate.learn(r, #r.guesses, math.min(#r.tokens - r.known - 1, #r.guesses),
+        self.by_position)
     end
     if r.id then
       -- The tokens that were run and still stand: with the guesses that came true, without the token sampled last.
@@ -396,10 +398,12 @@ function Engine:finish()
   while self:step() do end
 end
 
--- {running, waiting, steps, kv_bytes (of pages in use), kv_capacity, pages, used, remembered}
+-- {running, waiting, steps, kv_bytes (of pages in use), kv_capacity, pages, used, remembered, guesses (of a draft, by
+-- how far ahead: {{made, right}...}; a guess is right if those before it are)}
 function Engine:stats()
   local stats = self.runner.pool:stats()
   stats.running, stats.waiting, stats.steps = #self.running, #self.waiting, self.steps
+  stats.guesses = self.by_position
   stats.kv_bytes, stats.kv_capacity = stats.used * self.runner.page_bytes, stats.pages * self.runner.page_bytes
   return stats
 end

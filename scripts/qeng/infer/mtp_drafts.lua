@@ -1,6 +1,6 @@
--- Guesses by the model's own head (model/mtp.lua). After a step the head is given each of its rows that stand: the hidden
--- state of token t and token t + 1. What it says behind the last one is the first guess; from its own output comes the
--- next. Its keys and values lie in pages of its own, of the rows that stand; those of guesses are taken back.
+-- Guesses by the model's own head (model/mtp.lua). After a step the head is given each of its rows that stand: the
+-- hidden state of token t and token t + 1. What it says behind the last one is the first guess; from its own output
+-- comes the next. Its keys and values lie in pages of its own, of the rows that stand; those of guesses are taken back.
 
 local paged = require "qeng.infer.paged"
 local q = require "qeng.core"

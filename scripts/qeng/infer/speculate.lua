@@ -16,8 +16,12 @@ function speculate.room(r)
   return math.min(r.draft_depth or 3, speculate.limit(r, speculate.most))
 end
 
--- Learns from a step's guesses, of which so many were right.
-function speculate.learn(r, guessed, right)
+-- Learns from a step's guesses, of which so many were right. by_position: {{guessed, right}...}, added to.
+function speculate.learn(r, guessed, right, by_position)
+  for k = 1, guessed do
+    local at = by_position[k] or { 0, 0 }
+    by_position[k] = { at[1] + 1, at[2] + (k <= right and 1 or 0) }
+  end
   r.draft_depth = right == guessed and math.min(math.max(r.draft_depth or 3, guessed) + 1, speculate.most)
     or math.max(right + 1, 1)
 end

@@ -276,7 +276,7 @@ end
 -- Loss [1] of a packed batch: micro_batch.scale times the sum of nll over its targets. Also nll [t]. If
 -- self.router_aux_loss is not 0, a third result is the load-balancing loss of the experts [1], times that and the
 -- batch's share of the step's targets. A fourth is a list of the losses [1] of the head that drafts tokens, one for each
--- token further on, if it is trained (Model:train_mtp). Neither is a part of the first: loss:backward(balance,
+-- token further on, if it is trained (Model:train_mtp). Neither is part of the first: loss:backward(balance,
 -- unpack(drafts)) goes back from all. Where only that head is trained, the first is its loss for the nearest token.
 function Model:loss(micro_batch, length)
   local head = self.mtp
@@ -349,8 +349,8 @@ end
 function Model:attach_mtp(opt) return mtp.attach(self, opt) end
 function Model:strip_mtp() return mtp.strip(self) end
 
--- Trains that head. opt: weight (of its loss beside the model's, 0.3; nil with `alone`), depth (how many tokens ahead it
--- is trained for, 1), alone (nothing else is trained).
+-- Trains that head. opt: weight (of its loss beside the model's, 0.3; nil with `alone`), depth (how many tokens ahead
+-- it is trained for, 1), alone (nothing else is trained).
 function Model:train_mtp(opt)
   local head = self.mtp or q.error("value", "train_mtp: the model has no head that drafts tokens: attach_mtp first")
   head.depth = opt.depth or 1

@@ -78,7 +78,8 @@ end
 -- The values of the config.json that is saved. values: of the text model, as it is now.
 function kept.values(model, values)
   local drafts = values.mtp_num_hidden_layers
-  if type(drafts) == "number" and drafts > 0 and not model.mtp and not kept.parts(model.kept and model.kept.names or {}):find "mtp" then
+  local there = model.mtp or kept.parts(model.kept and model.kept.names or {}):find "mtp"
+  if type(drafts) == "number" and drafts > 0 and not there then
     values.mtp_num_hidden_layers = 0
     io.stderr:write("save: config.json said mtp_num_hidden_layers, and there are no such tensors: it says 0 now\n")
   end

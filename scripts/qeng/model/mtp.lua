@@ -78,9 +78,11 @@ function mtp.attach(model, opt)
   if input ~= "post" and input ~= "pre" then
     q.error("value", ("mtp: input is %s, expected post or pre"):format(tostring(input)))
   end
-  local head = setmetatable({ parameters = {}, linears = {}, states = {}, places = {}, input = input, weight = 0, depth = 1 },
-    { __index = function(_, key) return Head[key] or model[key] end })
-  local p = nn.params(head, from == "folder" and of_folder(model, opt.writable) or of_layer(model, opt.seed or 0), "mtp.")
+  local head = setmetatable({
+    parameters = {}, linears = {}, states = {}, places = {}, input = input, weight = 0, depth = 1,
+  }, { __index = function(_, key) return Head[key] or model[key] end })
+  local source = from == "folder" and of_folder(model, opt.writable) or of_layer(model, opt.seed or 0)
+  local p = nn.params(head, source, "mtp.")
   head.of_token = p:norm("pre_fc_norm_embedding", c.hidden, c.eps, c.plus_one)
   head.of_hidden = p:norm("pre_fc_norm_hidden", c.hidden, c.eps, c.plus_one)
   head.fc = p:linear("fc", c.hidden, 2 * c.hidden)
@@ -115,9 +117,9 @@ local function next_of(x)
   return x:slice(1, 1, rows):pad(1, 0, 1)
 end
 
--- The losses [1] of the first, second .. token after next, self.depth of them, and nll [t] of the first's: weight times
--- micro_batch.scale over depth times the sum of nll, of targets of the same document. hidden: what the head reads of the
--- batch.
+-- The losses [1] of the first, second .. token after next, self.depth of them, and nll [t] of the first's: weight over
+-- depth times micro_batch.scale times the sum of nll, of targets of the same document. hidden: what the head reads of
+-- the batch.
 function Head:losses(hidden, batch, seq, weight)
   local tokens, targets, losses, first = batch.tokens, batch.targets, {}, nil
   local goes_on, scale = next_of(batch.positions):gt(0), (batch.scale * (weight / self.depth)):compute()

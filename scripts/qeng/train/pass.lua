@@ -16,8 +16,8 @@ local function forward_backward(model, micro_batch, row_tokens)
 end
 
 -- The captured pass of what lies in `micro_batch`: run() replays it, and `loss` is its loss. `balance` is that of the
--- experts, if the model has its weight, and `drafts` are those of the head that drafts tokens (Model:loss). opt: row_tokens; frozen (tensors that get no gradient); nll
--- (whether the nll of each token is kept too).
+-- experts, if the model has its weight, and `drafts` are those of the head that drafts tokens (Model:loss). opt:
+-- row_tokens; frozen (tensors that get no gradient); nll (whether the nll of each token is kept too).
 function pass.capture(model, micro_batch, opt)
   local self = setmetatable({}, Program)
   self.program, self.loss, self.balance, self.nll = q.capture(q.freeze, opt.frozen or {}, function()
