@@ -50,7 +50,7 @@ do
           sum = sum + (row:logsumexp() - row:slice(2, targets[t], targets[t] + 1)):item()
         end
       end
-      found[depth] = sum * 0.1 / 2
+      found[depth] = sum * 0.1
     end
     return found
   end)

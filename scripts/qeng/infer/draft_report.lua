@@ -31,7 +31,7 @@ local function texts_of(model, prompts, batch, setup, max_tokens)
   for first = 1, #prompts, batch do
     local list = {}
     for i = first, math.min(#prompts, first + batch - 1) do
-      list[#list + 1] = engine:submit { ids = prompts[i], max_tokens = max_tokens, temperature = 0, stop_ids = {} }
+      list[#list + 1] = engine:submit { ids = prompts[i], max_tokens = max_tokens, temperature = 0 }
     end
     local before, began = 0, nil
     while engine:step() do

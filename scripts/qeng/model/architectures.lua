@@ -48,7 +48,8 @@ local function fits(arch, list, name)
   return false
 end
 function architectures.is_exact(arch, name) return fits(arch, "exact", name) end
-function architectures.passes(arch, name) return fits(arch, "passes", name) end
+-- A head that drafts tokens (model/mtp.lua) may lie beside any model.
+function architectures.passes(arch, name) return name:find "^mtp%." ~= nil or fits(arch, "passes", name) end
 
 -- Refuses an architecture that no model file has. name_of(arch): how an architecture is called where `name` comes from.
 function architectures.unknown(path, name, name_of)

@@ -18,6 +18,7 @@ for key in ([[
   _attn_implementation_autoset name_or_path rope_theta rope_scaling rope_parameters rope_interleaved is_decoder
   add_cross_attention cross_attention_hidden_size quantization_config
   tie_encoder_decoder cache_implementation is_llama_config transformers.js_config
+  mtp_num_hidden_layers
 ]]):gmatch("%S+") do harmless[key] = true end
 
 -- Limits of eight times the largest published model's, or more. A damaged number must not be counted up to, and no

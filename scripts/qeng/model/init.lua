@@ -296,7 +296,7 @@ function Model:loss(micro_batch, length)
   local drafts
   if head and head.weight > 0 then
     seq.balance = nil  -- of the model's own experts
-    drafts = head:losses(head:reads(hidden, residual), micro_batch, seq, head.weight)
+    drafts = head:losses(head:reads(hidden, residual), micro_batch, seq, head.weight / head.depth)
   end
   if not wanted then return loss, nll, nil, drafts end
   if #balance == 0 then q.error("value", "loss: router_aux_loss is of models of experts, and this one has none") end

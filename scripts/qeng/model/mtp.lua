@@ -117,12 +117,11 @@ local function next_of(x)
   return x:slice(1, 1, rows):pad(1, 0, 1)
 end
 
--- The losses [1] of the first, second .. token after next, self.depth of them, and nll [t] of the first's: weight over
--- depth times micro_batch.scale times the sum of nll, of targets of the same document. hidden: what the head reads of
--- the batch.
+-- The losses [1] of the first, second .. token after next, self.depth of them, and nll [t] of the first's: weight times
+-- micro_batch.scale times the sum of nll, of targets of the same document. hidden: what the head reads of the batch.
 function Head:losses(hidden, batch, seq, weight)
   local tokens, targets, losses, first = batch.tokens, batch.targets, {}, nil
-  local goes_on, scale = next_of(batch.positions):gt(0), (batch.scale * (weight / self.depth)):compute()
+  local goes_on, scale = next_of(batch.positions):gt(0), (batch.scale * weight):compute()
   for step = 1, self.depth do
     tokens = next_of(tokens)
     targets = q.where(goes_on, next_of(targets), -1):to "i32"

@@ -13,7 +13,7 @@ local value_heads = require "qeng.model.value_heads"
 
 local unlike_both = "sparse attention, hyper-connections and a table of n-grams"
 local Qwen3_5 = {
-  hf = "Qwen3_5ForCausalLM", model_type = "qwen3_5_text", passes = { "^mtp%." },
+  hf = "Qwen3_5ForCausalLM", model_type = "qwen3_5_text",
   exact = { "%.A_log$", "%.dt_bias$" },  -- A_log is f32 in released checkpoints of bf16
   lora = {
     "q_proj", "k_proj", "v_proj", "o_proj", "in_proj_qkv", "in_proj_z", "out_proj", "gate_proj", "up_proj", "down_proj",

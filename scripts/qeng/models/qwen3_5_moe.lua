@@ -4,7 +4,7 @@ local experts = require "qeng.model.experts"
 local qwen3_5 = require "qeng.models.qwen3_5"
 
 local Qwen3_5Moe = {
-  hf = "Qwen3_5MoeForCausalLM", model_type = "qwen3_5_moe_text", passes = qwen3_5.passes, exact = qwen3_5.exact,
+  hf = "Qwen3_5MoeForCausalLM", model_type = "qwen3_5_moe_text", exact = qwen3_5.exact,
   initial = qwen3_5.initial, stored = qwen3_5.stored, peft_leaves = { "%.experts%." },
   lora = {
     "q_proj", "k_proj", "v_proj", "o_proj", "in_proj_qkv", "in_proj_z", "out_proj", "shared_expert.gate_proj",

@@ -10,7 +10,7 @@ local qwen3_5 = require "qeng.models.qwen3_5"
 local qwen3_moe = require "qeng.models.qwen3_moe"
 
 local Qwen3Next = {
-  hf = "Qwen3NextForCausalLM", model_type = "qwen3_next", passes = qwen3_5.passes, exact = qwen3_5.exact,
+  hf = "Qwen3NextForCausalLM", model_type = "qwen3_next", exact = qwen3_5.exact,
   initial = qwen3_5.initial,
   lora = { "q_proj", "k_proj", "v_proj", "o_proj", "in_proj_qkvz", "out_proj" },
   peft_leaves = { "%.shared_expert%.", "%.shared_expert_gate$" },
