@@ -4,20 +4,32 @@ local q = require "qeng.core"
 
 local draft_report = {}
 
--- The beginnings of up to `count` documents of batches (train/held_out.lua), each up to half of it and `most` tokens.
+-- The part of a document, rows first .. last of targets, that comes before its longest answer: all tokens before the
+-- longest run of trained ones. Where that begins at once, as in plain text, its first half comes too.
+local function before_answer(targets, first, last)
+  local best, begin, length = first, first, 0
+  for t = first, last + 1 do
+    if t > last or targets[t] < 0 then
+      if t - begin > length then best, length = begin, t - begin end
+      begin = t + 1
+    end
+  end
+  return best > first + 2 and best or best + math.floor(length / 2)
+end
+
+-- The beginnings of up to `count` documents of batches (train/held_out.lua), of up to `most` tokens.
 function draft_report.prompts(batches, micro_batch, count, most)
   local prompts = {}
   while #prompts < count do
     local batch = batches:next()
     if not batch then break end
     batch:load(micro_batch)
-    local ids, positions, cu = micro_batch.tokens:table(), micro_batch.positions:table(), micro_batch.cu_q:table()
-    local first = 1
-    for t = 2, cu[#cu] + 1 do
-      if t > cu[#cu] or positions[t] == 0 then
-        local length = math.min(math.floor((t - first) / 2), most)
-        if length >= 4 and #prompts < count then prompts[#prompts + 1] = { unpack(ids, first, first + length - 1) } end
-        first = t
+    local ids, targets = micro_batch.tokens:table(), micro_batch.targets:table()
+    local cu = micro_batch.cu_q:table()
+    for d = 1, #cu - 1 do
+      if cu[d + 1] - cu[d] > 3 and #prompts < count then
+        local last = before_answer(targets, cu[d] + 1, cu[d + 1])
+        prompts[#prompts + 1] = { unpack(ids, math.max(cu[d] + 1, last - most + 1), last) }
       end
     end
   end
