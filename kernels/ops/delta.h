@@ -43,9 +43,9 @@ struct GatedDelta {
   float eps = 1e-6f;
   // Of each row and value head: products with the state (v, o and the chunk's end), and with half a chunk of rows.
   int64_t flops() const {
-    const int64_t rows = g.elements(), half = kDeltaChunk / 2;
-    return rows * (6 * shape.key_dim * shape.value_dim + 4 * half * shape.value_dim) +
-           rows / (shape.group() ? shape.group() : 1) * 4 * half * shape.key_dim;
+    const int64_t heads = g.elements(), half = kDeltaChunk / 2;  // of all rows
+    return heads * (6 * shape.key_dim * shape.value_dim + 4 * half * shape.value_dim) +
+           x.rows() * shape.key_heads * 4 * half * shape.key_dim;
   }
   template <class F>
   void views(F f) {
@@ -62,9 +62,8 @@ struct GatedDeltaGrad {
   DeltaShape shape;
   float eps = 1e-6f;
   int64_t flops() const {  // the states anew, then twice the products of the forward pass
-    const int64_t rows = g.elements(), half = kDeltaChunk / 2;
-    return rows * (16 * shape.key_dim * shape.value_dim + 12 * half * shape.value_dim) +
-           rows * 8 * half * shape.key_dim;
+    const int64_t heads = g.elements(), half = kDeltaChunk / 2;
+    return heads * (16 * shape.key_dim * shape.value_dim + 12 * half * shape.value_dim + 8 * half * shape.key_dim);
   }
   template <class F>
   void views(F f) {

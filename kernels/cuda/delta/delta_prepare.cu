@@ -1,0 +1,207 @@
+// What the kernels of the gated delta rule need of each chunk and no state changes: norms, sums of g, and the matrices P
+// and T (delta.h). A block takes a chunk and a key head, and the value heads that read it one after another.
+#include "kernels/cuda/delta/delta.h"
+
+namespace qeng {
+namespace {
+
+constexpr int kThreads = 128, kWarps = kThreads / kWarp;
+constexpr int kPitch = kChunk + 4;  // floats of a row in shared memory
+constexpr int kSolved = 16;         // rows of the triangular system that a thread holds in registers
+
+// What lies in shared memory.
+struct Chunk {
+  float *overlaps, *scores;  // K K^T and Q K^T: [row, column]
+  float *a, *t;              // a: [column, row]   t: [row, column]
+  float *inverse_q, *inverse_k, *sums, *beta;
+};
+constexpr size_t kShared = sizeof(float) * (4 * kChunk * kPitch + 4 * kChunk);
+__device__ Chunk shared_chunk() {
+  float* memory = reinterpret_cast<float*>(shared_memory());
+  constexpr int kMatrix = kChunk * kPitch;
+  float* vectors = memory + 4 * kMatrix;
+  return {memory,  memory + kMatrix, memory + 2 * kMatrix, memory + 3 * kMatrix,
+          vectors, vectors + kChunk, vectors + 2 * kChunk, vectors + 3 * kChunk};
+}
+
+// 1 / sqrt(|x|^2 + eps) of a row, by a warp.
+template <class T>
+__device__ float inverse_norm(const T* x, int n, float eps) {
+  float squares = 0;
+  for (int i = static_cast<int>(threadIdx.x) % kWarp; i < n; i += kWarp) squares += to_f32(x[i]) * to_f32(x[i]);
+  return 1.0f / sqrtf(warp_sum(squares) + eps);
+}
+
+// overlaps and scores up to the diagonal's blocks of 16; a warp has 16 rows.
+template <class T>
+__device__ void multiply_rows(const MemoryRows<T>& q, const MemoryRows<T>& k, int dim, const Chunk& chunk) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, row = static_cast<int>(threadIdx.x) / kWarp * 16;
+  Sums16 of_k[kChunk / 16] = {}, of_q[kChunk / 16] = {};
+  for (int d = 0; d < dim; d += 16) {
+    const auto left_k = k.left(row, d), left_q = q.left(row, d);
+#pragma unroll
+    for (int n = 0; n < kChunk / 16; ++n) {
+      if (16 * n > row) continue;
+      const auto right = k.right(16 * n, d);
+      multiply(of_k[n], left_k, right);
+      multiply(of_q[n], left_q, right);
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < kChunk / 16; ++n)
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      const int i = row + lane / 4 + e / 2 % 2 * 8, j = 16 * n + e / 4 * 8 + lane % 4 * 2 + e % 2;
+      if (16 * n > row) continue;
+      chunk.overlaps[i * kPitch + j] = of_k[n][e / 4][e % 4] * chunk.inverse_k[i] * chunk.inverse_k[j];
+      chunk.scores[i * kPitch + j] = of_q[n][e / 4][e % 4] * chunk.inverse_q[i] * chunk.inverse_k[j];
+    }
+}
+
+// t = (1 - a)^-1 by columns, one a thread: row i of t is that of 1 plus the rows before it times a's row i.
+__device__ void invert(const float* a, float* t) {
+  const int column = static_cast<int>(threadIdx.x);
+  if (column >= kChunk) return;
+  for (int first = 0; first < kChunk; first += kSolved) {
+    float x[kSolved];
+#pragma unroll
+    for (int i = 0; i < kSolved; ++i) x[i] = first + i == column ? 1.0f : 0.0f;
+    for (int j = 0; j < first; ++j) {
+      const float before = t[j * kPitch + column];
+#pragma unroll
+      for (int i = 0; i < kSolved; ++i) x[i] = fmaf(a[j * kPitch + first + i], before, x[i]);
+    }
+#pragma unroll
+    for (int j = 0; j < kSolved; ++j) {
+      t[(first + j) * kPitch + column] = x[j];
+#pragma unroll
+      for (int i = j + 1; i < kSolved; ++i) x[i] = fmaf(a[(first + j) * kPitch + first + i], x[j], x[i]);
+    }
+  }
+}
+
+// Two neighbours of a [kParts, kChunk, kChunk] matrix.
+template <int kParts>
+__device__ void put_pair(bf16* matrix, int row, int column, float low, float high) {
+  uint32_t packed[kParts];
+  split(low, high, packed);
+#pragma unroll
+  for (int part = 0; part < kParts; ++part)
+    *reinterpret_cast<uint32_t*>(matrix + (part * kChunk + row) * kChunk + column) = packed[part];
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) delta_prepare(const Delta<T> op, const DeltaPrepared out) {
+  const int64_t slot = blockIdx.x;
+  const int head = static_cast<int>(blockIdx.y), key_head = op.first_head + head;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp;
+  const DeltaChunk rows = chunk_at(op, slot);
+  if (rows.rows == 0) return;
+  const MemoryRows<T> q{op.q(rows.row, key_head), op.columns, rows.rows},
+      k{op.k(rows.row, key_head), op.columns, rows.rows};
+  const Chunk chunk = shared_chunk();
+  for (int i = thread / kWarp; i < kChunk; i += kWarps) {
+    const bool real = i < rows.rows;  // the same in all lanes
+    const float of_q = real ? inverse_norm(q.data + i * q.stride, op.dim, op.eps) * op.scale : 0.0f;
+    const float of_k = real ? inverse_norm(k.data + i * k.stride, op.dim, op.eps) : 0.0f;
+    if (lane != 0) continue;
+    const int64_t at = (slot * op.heads + head) * kChunk + i;
+    chunk.inverse_q[i] = out.inverse_q[at] = of_q;
+    chunk.inverse_k[i] = out.inverse_k[at] = of_k;
+  }
+  __syncthreads();
+  multiply_rows(q, k, op.dim, chunk);
+  for (int value = 0; value < op.group; ++value) {
+    const int64_t at = slot * op.launched_value_heads() + head * op.group + value;
+    const int value_head = key_head * op.group + value;
+    __syncthreads();
+    if (thread < kWarp) {  // sums of g: a lane adds its two rows to those of the lanes before
+      const auto of_row = [&](const float* x, int i) {
+        return i < rows.rows ? x[(rows.row + i) * op.value_heads + value_head] : 0.0f;
+      };
+      const float first = of_row(op.g, 2 * lane), second = first + of_row(op.g, 2 * lane + 1);
+      float sum = second;
+      for (int distance = 1; distance < kWarp; distance *= 2) {
+        const float before = __shfl_up_sync(kAllLanes, sum, static_cast<unsigned>(distance));
+        if (lane >= distance) sum += before;
+      }
+      const float before = __shfl_up_sync(kAllLanes, sum, 1);
+      chunk.sums[2 * lane] = lane > 0 ? before + first : first;
+      chunk.sums[2 * lane + 1] = sum;
+      for (int i = 2 * lane; i < 2 * lane + 2; ++i) {
+        out.sums[at * kChunk + i] = chunk.sums[i];
+        chunk.beta[i] = of_row(op.beta, i);
+      }
+    }
+    __syncthreads();
+    bf16* p = out.p + at * kDerived<T> * kChunk * kChunk;
+    for (int pair = thread; pair < kChunk * kChunk / 2; pair += kThreads) {
+      const int i = pair / (kChunk / 2), j = pair % (kChunk / 2) * 2;
+      float of_p[2] = {};
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int place = i * kPitch + j + e;
+        const float decay = j + e <= i ? expf(chunk.sums[i] - chunk.sums[j + e]) : 0.0f;
+        if (j + e <= i) of_p[e] = decay * chunk.scores[place];
+        chunk.a[(j + e) * kPitch + i] = j + e < i ? -chunk.beta[i] * decay * chunk.overlaps[place] : 0.0f;
+      }
+      put_pair<kDerived<T>>(p, i, j, of_p[0], of_p[1]);
+    }
+    __syncthreads();
+    invert(chunk.a, chunk.t);
+    __syncthreads();
+    bf16* t = out.t + at * kDerived<T> * kChunk * kChunk;
+    for (int pair = thread; pair < kChunk * kChunk / 2; pair += kThreads) {
+      const int i = pair / (kChunk / 2), j = pair % (kChunk / 2) * 2;
+      put_pair<kDerived<T>>(t, i, j, chunk.t[i * kPitch + j], chunk.t[i * kPitch + j + 1]);
+    }
+  }
+}
+
+template <class T>
+__global__ void clear_rows(const int32_t* cu, int documents, int64_t rows, int64_t columns, T* out, Fault* fault) {
+  if (blockIdx.x == 0)
+    for (int i = static_cast<int>(threadIdx.x); i <= documents; i += static_cast<int>(blockDim.x)) {
+      const int value = cu[i], before = i > 0 ? cu[i - 1] : 0;
+      if (value < before || value > rows || (i == 0 && value != 0))
+        report(fault, FaultKind::bounds, i, value, rows);
+    }
+  const int64_t end = cu[documents] < 0 ? 0 : cu[documents];
+  for (int64_t i = end * columns + int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < rows * columns;
+       i += int64_t{gridDim.x} * blockDim.x)
+    put(out + i, 0.0f);
+}
+
+}  // namespace
+
+template <class T>
+DeltaPrepared allocate_prepared(const Delta<T>& op, CudaContext& context) {
+  const int64_t heads = slots_of(op) * op.heads, value_heads = heads * op.group;
+  const int64_t matrix = kDerived<T> * kChunk * kChunk;
+  float* vectors = context.scratch.take<float>((2 * heads + value_heads) * kChunk);
+  bf16* matrices = context.scratch.take<bf16>(2 * value_heads * matrix);
+  return {vectors, vectors + heads * kChunk, vectors + 2 * heads * kChunk, matrices, matrices + value_heads * matrix};
+}
+template DeltaPrepared allocate_prepared(const Delta<float>&, CudaContext&);
+template DeltaPrepared allocate_prepared(const Delta<bf16>&, CudaContext&);
+
+template <class T>
+void prepare_delta(const Delta<T>& op, const DeltaPrepared& out, CudaContext& context) {
+  QENG_LAUNCH(context, delta_prepare<T>,
+              dim3(static_cast<unsigned>(slots_of(op)), static_cast<unsigned>(op.heads)), dim3(kThreads), kShared, op,
+              out);
+}
+template void prepare_delta(const Delta<float>&, const DeltaPrepared&, CudaContext&);
+template void prepare_delta(const Delta<bf16>&, const DeltaPrepared&, CudaContext&);
+
+template <class T>
+void clear_past(const View& cu, const View& out, CudaContext& context) {
+  constexpr int64_t kBlocks = 256;  // rows past the last document are few, and most often none
+  const int64_t blocks = std::min(kBlocks, ceil_div(out.elements(), 256));
+  QENG_LAUNCH(context, clear_rows<T>, dim3(static_cast<unsigned>(blocks)), dim3(256), 0, cu.as<int32_t>(),
+              static_cast<int>(cu.elements() - 1), out.rows(), out.columns(), out.as<T>(), context.fault);
+}
+template void clear_past<float>(const View&, const View&, CudaContext&);
+template void clear_past<bf16>(const View&, const View&, CudaContext&);
+
+}  // namespace qeng
