@@ -28,8 +28,8 @@ DeltaShape drawn_shape(Draw& draw, bool small) {
   DeltaShape shape;
   shape.key_heads = draw.integer(1, small ? 1 : 3);
   shape.value_heads = shape.key_heads * draw.integer(1, small ? 2 : 3);
-  shape.key_dim = small ? 16 : draw.pick<int64_t>({16, 32, 64, 80, 128});
-  shape.value_dim = small ? 16 : draw.pick<int64_t>({16, 32, 64, 112, 128});
+  shape.key_dim = small ? 16 : draw.pick<int64_t>({16, 32, 64, 80, 128, 128, 208, 256});
+  shape.value_dim = small ? 16 : draw.pick<int64_t>({16, 32, 64, 112, 128, 128, 144});
   return shape;
 }
 

@@ -68,10 +68,20 @@ __device__ DeltaChunk chunk_at(const Delta<T>& op, int64_t slot) {
   return {row, static_cast<int>(end - row < kChunk ? end - row : kChunk)};
 }
 
+// Vectors of a chunk of a value head, which are 0 from its last row on but for the sums.
+enum DeltaVector {
+  kSums,     // of g
+  kBeta,     //
+  kReading,  // -beta e^{sum} / |k|, by which S^T k' goes into beta R
+  kWriting,  // e^{last - sum} / |k|, by which k' times d goes into the state
+  kAsking,   // e^{sum} / (|q| sqrt(dim)), by which S^T q' goes into o
+  kPreparedVectors
+};
+
 // What a chunk's kernels read, for each slot, in scratch memory; heads and value heads are of those launched.
 struct DeltaPrepared {
   float *inverse_q, *inverse_k;  // [slots, heads, kChunk]: row i of Q is inverse_q[i] q'_i
-  float* sums;                   // [slots, value heads, kChunk]
+  float* vectors;                // [slots, value heads, kPreparedVectors, kChunk]
   bf16 *t, *p;                   // [slots, value heads, parts, kChunk, kChunk]
 };
 template <class T>

@@ -19,6 +19,17 @@ struct Parts {
   uint32_t r[kParts][4];
 };
 
+// A left operand's registers as those of a right one whose rows and columns change places, and the other way round.
+template <int kParts>
+__device__ inline Parts<kParts> swapped(Parts<kParts> operand) {
+#pragma unroll
+  for (int part = 0; part < kParts; ++part) {
+    const uint32_t other = operand.r[part][1];
+    operand.r[part][1] = operand.r[part][2], operand.r[part][2] = other;
+  }
+  return operand;
+}
+
 // The parts of two numbers, the first in the lower halves.
 template <int kParts>
 __device__ inline void split(float low, float high, uint32_t (&packed)[kParts]) {
@@ -52,6 +63,27 @@ __device__ inline void multiply(Sums16& c, const Parts<kA>& a, const Parts<kB>& 
       ptx::mma_bf16(c[0], a.r[i], b.r[j][0], b.r[j][1]);
       ptx::mma_bf16(c[1], a.r[i], b.r[j][2], b.r[j][3]);
     }
+}
+
+// The same into sums apart for each rank of products, which need not wait for each other.
+template <int kRanks, int kA, int kB>
+__device__ inline void multiply(Sums16 (&c)[kRanks], const Parts<kA>& a, const Parts<kB>& b) {
+  static_assert(kRanks >= kA && kRanks >= kB);
+#pragma unroll
+  for (int i = 0; i < kA; ++i)
+#pragma unroll
+    for (int j = 0; j < kB; ++j) {
+      if (i + j >= kRanks) continue;
+      ptx::mma_bf16(c[i + j][0], a.r[i], b.r[j][0], b.r[j][1]);
+      ptx::mma_bf16(c[i + j][1], a.r[i], b.r[j][2], b.r[j][3]);
+    }
+}
+template <int kRanks>
+__device__ inline float total(const Sums16 (&c)[kRanks], int n, int i) {
+  float sum = c[kRanks - 1][n][i];
+#pragma unroll
+  for (int rank = kRanks - 2; rank >= 0; --rank) sum += c[rank][n][i];
+  return sum;
 }
 
 // Sums as the left operand of a product that runs over their columns.
@@ -118,31 +150,26 @@ struct PartsTile {
     return sum;
   }
 
-  // Its first columns from memory whose rows are `stride` elements apart, part after part; or all of it to memory without
-  // gaps. By `threads` threads; the first is not waited for.
+  // Its first `count` columns from memory whose rows are `stride` elements apart, part after part, by all threads of a
+  // block, which is not waited for; or to memory without gaps.
   __device__ void fetch(const bf16* from, int stride, int count, int threads) const {
-    const int chunks = count / 8;
-    for (int i = static_cast<int>(threadIdx.x); i < kParts * rows * chunks; i += threads)
-      ptx::cp_async_16(data + i / chunks * pitch() + i % chunks * 8, from + i / chunks * stride + i % chunks * 8);
+    const int chunks = columns / 8;  // a constant in most places, so that it divides fast
+    for (int i = ptx::opaque(static_cast<int>(threadIdx.x)); i < kParts * rows * chunks; i += threads)
+      if (i % chunks * 8 < count)
+        ptx::cp_async_16(data + i / chunks * pitch() + i % chunks * 8, from + i / chunks * stride + i % chunks * 8);
   }
-  __device__ void keep(bf16* to, int threads) const {
+  __device__ void keep(bf16* to, int count, int thread, int threads) const {
     const int chunks = columns / 8;
-    for (int i = static_cast<int>(threadIdx.x); i < kParts * rows * chunks; i += threads)
-      reinterpret_cast<uint4*>(to)[i] = *reinterpret_cast<const uint4*>(data + i / chunks * pitch() + i % chunks * 8);
+    for (int i = ptx::opaque(thread); i < kParts * rows * chunks; i += threads)
+      if (i % chunks * 8 < count)
+        *reinterpret_cast<uint4*>(to + i / chunks * count + i % chunks * 8) =
+            *reinterpret_cast<const uint4*>(data + i / chunks * pitch() + i % chunks * 8);
   }
 
  private:
   __device__ const bf16* lane_at(int part, int row, int column) const {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     return at(part, row + lane % 16, column + lane / 16 * 8);
-  }
-  __device__ static Parts<kParts> swapped(Parts<kParts> operand) {
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      const uint32_t other = operand.r[part][1];
-      operand.r[part][1] = operand.r[part][2], operand.r[part][2] = other;
-    }
-    return operand;
   }
 };
 
@@ -154,30 +181,28 @@ struct MemoryRows {
   int64_t stride;
   int rows;
 
-  __device__ float at(int row, int column) const { return row < rows ? to_f32(data[row * stride + column]) : 0.0f; }
-  __device__ Parts<kParts> left(int row, int column) const { return across(row, column, false); }
-  __device__ Parts<kParts> right(int row, int column) const { return across(row, column, true); }
+  __device__ float value(int row, int column) const { return row < rows ? to_f32(data[row * stride + column]) : 0.0f; }
+  __device__ Parts<kParts> left(int row, int column) const {
+    const int g = static_cast<int>(threadIdx.x) % kWarp / 4, t = static_cast<int>(threadIdx.x) % 4;
+    Parts<kParts> a;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int from = row + 8 * (i % 2) + g, to = column + 8 * (i / 2) + 2 * t;
+      set(a, i, value(from, to), value(from, to + 1));
+    }
+    return a;
+  }
+  __device__ Parts<kParts> left_down(int row, int column) const { return swapped(right_down(row, column)); }
+  __device__ Parts<kParts> right(int row, int column) const { return swapped(left(row, column)); }
   __device__ Parts<kParts> right_down(int row, int column) const {
     const int g = static_cast<int>(threadIdx.x) % kWarp / 4, t = static_cast<int>(threadIdx.x) % 4;
     Parts<kParts> b;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int from = row + 8 * (i % 2) + 2 * t, to = column + 8 * (i / 2) + g;
-      set(b, i, at(from, to), at(from + 1, to));
+      set(b, i, value(from, to), value(from + 1, to));
     }
     return b;
-  }
-
- private:
-  __device__ Parts<kParts> across(int row, int column, bool right) const {
-    const int g = static_cast<int>(threadIdx.x) % kWarp / 4, t = static_cast<int>(threadIdx.x) % 4;
-    Parts<kParts> operand;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int from = row + 8 * (right ? i / 2 : i % 2) + g, to = column + 8 * (right ? i % 2 : i / 2) + 2 * t;
-      set(operand, i, at(from, to), at(from, to + 1));
-    }
-    return operand;
   }
 };
 

@@ -91,7 +91,7 @@ __device__ void put_pair(bf16* matrix, int row, int column, float low, float hig
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads) delta_prepare(const Delta<T> op, const DeltaPrepared out) {
+__global__ void __launch_bounds__(kThreads, 3) delta_prepare(const Delta<T> op, const DeltaPrepared out) {
   const int64_t slot = blockIdx.x;
   const int head = static_cast<int>(blockIdx.y), key_head = op.first_head + head;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp;
@@ -128,9 +128,15 @@ __global__ void __launch_bounds__(kThreads) delta_prepare(const Delta<T> op, con
       const float before = __shfl_up_sync(kAllLanes, sum, 1);
       chunk.sums[2 * lane] = lane > 0 ? before + first : first;
       chunk.sums[2 * lane + 1] = sum;
+      const float last = __shfl_sync(kAllLanes, sum, kWarp - 1);
+      float* vectors = out.vectors + at * kPreparedVectors * kChunk;
       for (int i = 2 * lane; i < 2 * lane + 2; ++i) {
-        out.sums[at * kChunk + i] = chunk.sums[i];
-        chunk.beta[i] = of_row(op.beta, i);
+        const float own = chunk.sums[i], beta = chunk.beta[i] = of_row(op.beta, i), decay = expf(own);
+        vectors[kSums * kChunk + i] = own;
+        vectors[kBeta * kChunk + i] = beta;
+        vectors[kReading * kChunk + i] = -beta * decay * chunk.inverse_k[i];
+        vectors[kWriting * kChunk + i] = expf(last - own) * chunk.inverse_k[i];
+        vectors[kAsking * kChunk + i] = decay * chunk.inverse_q[i];
       }
     }
     __syncthreads();
@@ -178,7 +184,7 @@ template <class T>
 DeltaPrepared allocate_prepared(const Delta<T>& op, CudaContext& context) {
   const int64_t heads = slots_of(op) * op.heads, value_heads = heads * op.group;
   const int64_t matrix = kDerived<T> * kChunk * kChunk;
-  float* vectors = context.scratch.take<float>((2 * heads + value_heads) * kChunk);
+  float* vectors = context.scratch.take<float>((2 * heads + kPreparedVectors * value_heads) * kChunk);
   bf16* matrices = context.scratch.take<bf16>(2 * value_heads * matrix);
   return {vectors, vectors + heads * kChunk, vectors + 2 * heads * kChunk, matrices, matrices + value_heads * matrix};
 }

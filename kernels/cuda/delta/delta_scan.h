@@ -1,14 +1,15 @@
 // What the two passes over a document have in common, the forward one (gated_delta.cu) and the backward one
-// (delta_scan_grad.cu): a block has a document, a value head and 16 columns, and its warps share the dims of the state
-// and the rows of a chunk.
+// (delta_scan_grad.cu). Columns of a state are independent, so a block has a document, a value head and one or two
+// times 16 columns, for each of which some warps share the dims of the state and the rows of a chunk. The state is sums
+// in registers and, for products, parts in shared memory. What a chunk needs from memory comes while the one before it
+// is at work, where shared memory has room for both.
 #pragma once
 #include "kernels/cuda/delta/delta.h"
 
 namespace qeng {
 
-constexpr int kScanColumns = 16, kScanThreads = 128;
-constexpr int kScanWarps = kScanThreads / kWarp;
-static_assert(kScanWarps * 16 == kChunk);  // a warp has 16 rows of a chunk
+constexpr int kScanColumns = 16;
+constexpr int kScanWarps = kChunk / 16;  // that share the rows of a chunk
 
 // What passes leave in memory for the gradient, as parts, of each slot and value head and of each 16 columns:
 //   states, dstates: [parts, 16, dim], S^T as the chunk began, and the gradient of S^T that it leaves
@@ -24,26 +25,7 @@ void scan_delta(const Delta<T>& op, const DeltaPrepared& prepared, const DeltaSt
 template <class T>
 void run_paged_delta(const GatedDelta& op, const Delta<T>& delta, CudaContext& context);
 
-// A block's place.
-struct ScanBlock {
-  int lane, warp, document, column, head, value_head, key_head;
-  template <class T>
-  __device__ explicit ScanBlock(const Delta<T>& op)
-      : lane(static_cast<int>(threadIdx.x) % kWarp),
-        warp(static_cast<int>(threadIdx.x) / kWarp),
-        document(static_cast<int>(blockIdx.y)),
-        column(static_cast<int>(blockIdx.x) % (op.wide / kScanColumns) * kScanColumns),
-        head(static_cast<int>(blockIdx.x) / (op.wide / kScanColumns)),
-        value_head(op.first_value_head() + head),
-        key_head(value_head / op.group) {}
-};
-template <class T>
-dim3 scan_grid(const Delta<T>& op) {
-  return dim3(static_cast<unsigned>(op.heads * op.group * (op.wide / kScanColumns)),
-              static_cast<unsigned>(op.documents));
-}
-
-// Calls f(n, i, row, column) for each sum c[n][i] that the thread holds: the product's rows are columns of the state.
+// Calls f(n, i, row, column) for each sum c[n][i] that the thread holds.
 template <class F>
 __device__ inline void each_sum(F f) {
   const int g = static_cast<int>(threadIdx.x) % kWarp / 4, t = static_cast<int>(threadIdx.x) % 4;
@@ -53,80 +35,194 @@ __device__ inline void each_sum(F f) {
     for (int i = 0; i < 4; ++i) f(n, i, g + i / 2 * 8, 8 * n + 2 * t + i % 2);
 }
 
-// The warp's share of S^T, or of its gradient: 16 dims of each 64.
-template <int kPairs>
+// How a pass is compiled. kMostDim: its dims are at most. kStaged: x, and dO, come by way of shared memory, which takes
+// bf16, and rows that are whole 16-byte vectors; else operands are read from memory as they are needed. kHalves: times
+// 16 columns of a block. kSharers: warps to each half.
+template <class Type, int kDim, bool kStages, int kColumnHalves, int kWarpsOfHalf>
+struct ScanForm {
+  using T = Type;
+  static constexpr int kMostDim = kDim, kHalves = kColumnHalves, kSharers = kWarpsOfHalf, kParts = kDerived<T>;
+  static constexpr bool kStaged = kStages;
+  static constexpr int kColumns = kHalves * kScanColumns, kThreads = kHalves * kSharers * kWarp;
+  static constexpr int kPairs = kMostDim / 16 / kSharers;  // of a warp's dims, 16 each
+};
+
+// A warp's place. Warps of a half share the dims of its state; those of a role, kScanWarps of them, the rows of a chunk.
+template <class Form>
+struct ScanPlace {
+  int thread = static_cast<int>(threadIdx.x);
+  int half = thread / kWarp / Form::kSharers, sharer = thread / kWarp % Form::kSharers;
+  int role = sharer / kScanWarps, row = sharer % kScanWarps * 16;
+  int document = static_cast<int>(blockIdx.y);
+  int block_column, column, head, value_head, key_head;
+  __device__ explicit ScanPlace(const Delta<typename Form::T>& op) {
+    const int blocks = op.wide / Form::kColumns, block = static_cast<int>(blockIdx.x);
+    block_column = block % blocks * Form::kColumns, column = block_column + half * kScanColumns;
+    head = block / blocks, value_head = op.first_value_head() + head, key_head = value_head / op.group;
+  }
+};
+
+// The warp's share of S^T, or of its gradient.
+template <class Form>
 struct State {
-  Sums16 sums[kPairs] = {};
+  Sums16 sums[Form::kPairs] = {};
   __device__ void scale(float factor) {
 #pragma unroll
-    for (int p = 0; p < kPairs; ++p) each_sum([&](int n, int i, int, int) { sums[p][n][i] *= factor; });
+    for (auto& pair : sums) each_sum([&](int n, int i, int, int) { pair[n][i] *= factor; });
   }
   // Adds left times 16 rows of right.
   template <int kA, class Right>
-  __device__ void add(const Parts<kA>& left, const Right& right, int row, int dim, int warp) {
+  __device__ void add(const Parts<kA>& left, const Right& right, int row, int dim, int sharer) {
 #pragma unroll
-    for (int p = 0; p < kPairs; ++p) {
-      const int d = (p * kScanWarps + warp) * 16;
+    for (int p = 0; p < Form::kPairs; ++p) {
+      const int d = (p * Form::kSharers + sharer) * 16;
       if (d < dim) multiply(sums[p], left, right.right_down(row, d));
     }
   }
   template <class Tile>
-  __device__ void put(const Tile& tile, int dim, int warp) const {
+  __device__ void put(const Tile& tile, int dim, int sharer) const {
 #pragma unroll
-    for (int p = 0; p < kPairs; ++p) {
-      const int d = (p * kScanWarps + warp) * 16;
+    for (int p = 0; p < Form::kPairs; ++p) {
+      const int d = (p * Form::kSharers + sharer) * 16;
       if (d < dim) tile.put(0, d, sums[p]);
     }
   }
 };
-template <class T, class F>
-void with_pairs(const Delta<T>& op, F f) {
-  if (op.dim <= 128)
-    f(std::integral_constant<int, 2>());
-  else
-    f(std::integral_constant<int, 4>());
-}
 
-// A block's shared memory.
-template <int kParts>
-struct ScanShared {
-  PartsTile<kParts> state;                        // [16, dim]
-  PartsTile<kParts> right_side, delta, weighed;   // [16, kChunk]
-  PartsTile<kParts> t, p;                         // [kChunk, kChunk]
-  float *sums, *beta, *inverse_q, *inverse_k;     // [kChunk]
-  __device__ explicit ScanShared(int dim)
-      : state{reinterpret_cast<bf16*>(shared_memory()), kScanColumns, dim},
-        right_side{state.end(), kScanColumns, kChunk},
-        delta{right_side.end(), kScanColumns, kChunk},
-        weighed{delta.end(), kScanColumns, kChunk},
-        t{weighed.end(), kChunk, kChunk},
-        p{t.end(), kChunk, kChunk},
-        sums(reinterpret_cast<float*>(p.end())),
-        beta(sums + kChunk),
-        inverse_q(beta + kChunk),
-        inverse_k(inverse_q + kChunk) {}
-  static size_t bytes(int dim) {
-    using Tile = PartsTile<kParts>;
-    return Tile::bytes(kScanColumns, dim) + 3 * Tile::bytes(kScanColumns, kChunk) + 2 * Tile::bytes(kChunk, kChunk) +
-           4 * kChunk * sizeof(float);
+// What a chunk's work reads, in shared memory: T and P, the vectors of DeltaPrepared, and where they are staged the rows
+// of k and q, and the block's columns of v or dO.
+template <class Form>
+struct ScanStage {
+  static constexpr int kMatrix = Form::kParts * kChunk * (kChunk + kRowGap);
+  static constexpr int kRows = Form::kStaged ? kChunk * (Form::kMostDim + kRowGap) : 0;
+  static constexpr int kValues = Form::kStaged ? kChunk * (Form::kColumns + kRowGap) : 0;
+  static constexpr int kBytes = 2 * (2 * kMatrix + 2 * kRows + kValues) + kPreparedVectors * kChunk * 4;
+  using Matrix = PartsTile<Form::kParts>;
+  using Rows = std::conditional_t<Form::kStaged, PartsTile<1>, MemoryRows<typename Form::T>>;
+
+  Matrix t, p;
+  Rows k, q, values;
+  const float* vectors;
+  __device__ const float* vector(DeltaVector which) const { return vectors + which * kChunk; }
+
+  // The stage at `memory` of the chunk at a row, its `values` being from that row and the block's first column on.
+  __device__ ScanStage(char* memory, const Delta<typename Form::T>& op, const ScanPlace<Form>& place, int64_t row,
+                       int rows, const typename Form::T* columns, int64_t stride) {
+    bf16* next = reinterpret_cast<bf16*>(memory);
+    t = {next, kChunk, kChunk}, p = {next + kMatrix, kChunk, kChunk}, next += 2 * kMatrix;
+    if constexpr (Form::kStaged) {
+      k = {next, kChunk, Form::kMostDim}, q = {next + kRows, kChunk, Form::kMostDim};
+      values = {next + 2 * kRows, kChunk, Form::kColumns};
+    } else {
+      k = {op.k(row, place.key_head), op.columns, rows}, q = {op.q(row, place.key_head), op.columns, rows};
+      values = {columns, stride, rows};
+    }
+    vectors = reinterpret_cast<const float*>(next + 2 * kRows + kValues);
   }
 
-  // What was prepared of a slot. The matrices are not waited for.
-  template <class T>
-  __device__ void fetch(const DeltaPrepared& prepared, const Delta<T>& op, const ScanBlock& block, int64_t slot,
-                        int64_t row, int rows) const {
-    const int64_t of_key = slot * op.heads + block.head / op.group,
-                  of_value = slot * op.launched_value_heads() + block.head;
-    t.fetch(prepared.t + of_value * kParts * kChunk * kChunk, kChunk, kChunk, kScanThreads);
-    p.fetch(prepared.p + of_value * kParts * kChunk * kChunk, kChunk, kChunk, kScanThreads);
+  // Starts to fill it, as a group of copies. queries: with q and P.
+  __device__ void fetch(const DeltaPrepared& prepared, const Delta<typename Form::T>& op, const ScanPlace<Form>& place,
+                        int64_t slot, int64_t row, int rows, const typename Form::T* columns, int64_t stride,
+                        bool queries) const {
+    const int64_t at = slot * op.launched_value_heads() + place.head;
+    const int thread = ptx::opaque(place.thread);  // else addresses are kept in registers from chunk to chunk
+    const auto lower = [&](const Matrix& matrix, const bf16* from) {
+      constexpr int kChunks = kChunk / 8;
+      for (int i = thread; i < Form::kParts * kChunk * kChunks; i += Form::kThreads) {
+        const int line = i / kChunks, chunk = i % kChunks;
+        if (chunk / 2 <= line % kChunk / 16)
+          ptx::cp_async_16(matrix.data + line * matrix.pitch() + chunk * 8, from + line * kChunk + chunk * 8);
+      }
+    };
+    lower(t, prepared.t + at * Form::kParts * kChunk * kChunk);
+    if (queries) lower(p, prepared.p + at * Form::kParts * kChunk * kChunk);
+    float* to = const_cast<float*>(vectors);
+    for (int i = thread; i < kPreparedVectors * kChunk / 4; i += Form::kThreads)
+      ptx::cp_async_16(to + 4 * i, prepared.vectors + at * kPreparedVectors * kChunk + 4 * i);
+    if constexpr (Form::kStaged) {
+      fetch_rows(thread, k, op.k(row, place.key_head), op.columns, op.dim, rows);
+      if (queries) fetch_rows(thread, q, op.q(row, place.key_head), op.columns, op.dim, rows);
+      fetch_rows(thread, values, columns, stride, Form::kColumns, rows);
+    }
     ptx::cp_async_commit();
-    if (const int i = static_cast<int>(threadIdx.x); i < kChunk) {
-      sums[i] = prepared.sums[of_value * kChunk + i];
-      beta[i] = i < rows ? op.beta[(row + i) * op.value_heads + block.value_head] : 0.0f;
-      inverse_q[i] = prepared.inverse_q[of_key * kChunk + i];
-      inverse_k[i] = prepared.inverse_k[of_key * kChunk + i];
+  }
+
+ private:
+  __device__ static void fetch_rows(int thread, const PartsTile<1>& tile, const bf16* from, int64_t stride, int count,
+                                    int rows) {
+    const int chunks = tile.columns / 8;
+    for (int i = thread; i < kChunk * chunks; i += Form::kThreads) {
+      const int row = i / chunks, chunk = i % chunks * 8;
+      const bool real = row < rows;
+      if (chunk < count) ptx::cp_async_16(tile.at(0, row, chunk), real ? from + row * stride + chunk : from, real ? 16 : 0);
     }
   }
 };
+
+// A half's own shared memory: the state, kTiles times [16, kChunk], and kFloats floats.
+template <class Form, int kTiles, int kFloats = 0>
+struct ScanHalf {
+  using Tile = PartsTile<Form::kParts>;
+  static constexpr int kState = Form::kParts * kScanColumns * (Form::kMostDim + kRowGap);
+  static constexpr int kRows = Form::kParts * kScanColumns * (kChunk + kRowGap);
+  static constexpr int kBytes = 2 * (kState + kTiles * kRows) + 4 * kFloats;
+  bf16* memory;
+  __device__ Tile state() const { return {memory, kScanColumns, Form::kMostDim}; }
+  __device__ Tile rows(int i) const { return {memory + kState + i * kRows, kScanColumns, kChunk}; }
+  __device__ float* floats() const { return reinterpret_cast<float*>(memory + kState + kTiles * kRows); }
+};
+
+// Writes a warp's sums, 16 columns of 16 rows, to rows of memory `stride` elements apart, of which there are `rows`.
+// turned: shared memory of kTurned bytes of each warp's own, where rows are turned to be whole.
+constexpr int kTurnedPitch = kScanColumns + kRowGap, kTurned = 16 * kTurnedPitch * 2;
+template <class Form>
+__device__ inline void store_columns(const Sums16& sums, int rows, typename Form::T* to, int64_t stride, void* turned) {
+  if constexpr (Form::kStaged) {
+    bf16* mine = static_cast<bf16*>(turned);
+    each_sum([&](int n, int i, int column, int row) { put(mine + row * kTurnedPitch + column, sums[n][i]); });
+    __syncwarp();
+    const int lane = static_cast<int>(threadIdx.x) % kWarp, row = lane / 2, column = lane % 2 * 8;
+    if (row < rows)
+      *reinterpret_cast<uint4*>(to + row * stride + column) =
+          *reinterpret_cast<const uint4*>(mine + row * kTurnedPitch + column);
+  } else {
+    each_sum([&](int n, int i, int column, int row) {
+      if (row < rows) put(to + row * stride + column, sums[n][i]);
+    });
+  }
+}
+
+// Calls launch(form, grid, bytes of shared memory, stages) for these shapes: stages are the chunks that shared memory
+// has room for. The bits do not depend on any of it.
+template <int kSharers, int kTiles, int kFloats = 0, class T, class F>
+void with_scan_form(const Delta<T>& op, bool vectors, const CudaContext& context, F launch) {
+  const auto try_form = [&](auto form, int most_stages) {
+    using Form = decltype(form);
+    for (int stages = most_stages; stages > 0; --stages) {
+      const size_t bytes = static_cast<size_t>(Form::kHalves * ScanHalf<Form, kTiles, kFloats>::kBytes +
+                                               stages * ScanStage<Form>::kBytes);
+      if (stages > 1 && bytes > context.shared_limit) continue;
+      if (bytes > context.shared_limit) return false;
+      const dim3 grid(static_cast<unsigned>(op.heads * op.group * (op.wide / Form::kColumns)),
+                      static_cast<unsigned>(op.documents));
+      launch(form, grid, bytes, stages);
+      return true;
+    }
+    return false;
+  };
+  if constexpr (std::is_same_v<T, bf16>) {
+    if (vectors && op.dim <= 128) {
+      // Twice 16 columns read the rows of x half as often, where that leaves at least half of the GPU at work.
+      const int64_t blocks = int64_t{op.heads} * op.group * (op.wide / 32) * op.documents;
+      if (op.wide % 32 == 0 && 2 * blocks >= context.multiprocessors &&
+          try_form(ScanForm<T, 128, true, 2, kSharers>(), 2))
+        return;
+      if (try_form(ScanForm<T, 128, true, 1, kSharers>(), 2)) return;
+    }
+  }
+  if (op.dim <= 128 ? try_form(ScanForm<T, 128, false, 1, kSharers>(), 1) : try_form(ScanForm<T, 256, false, 1, kSharers>(), 1))
+    return;
+  fail("unsupported", "gated_delta: this GPU has too little shared memory");
+}
 
 }  // namespace qeng

@@ -1,95 +1,111 @@
-// GatedDelta over whole documents. Columns of a state are independent, so a block goes down a document with 16 of them:
-// its part of S^T [16, dim] is sums in registers, each warp having its share of the dims, and for products parts in
-// shared memory. The inside of a chunk is ready (delta_prepare.cu).
+// GatedDelta over whole documents, a chunk after the other; the inside of chunks is ready (delta_prepare.cu). Of the
+// warps of 16 columns those of the first role follow the state: D^T, then S^T. Those of the second have o beside them.
 #include "kernels/cuda/delta/delta_scan.h"
 
 namespace qeng {
 namespace {
 
-// kKeep: the states as chunks began and D^T go to memory, for the gradient; else o does.
-template <class T, int kPairs, bool kKeep>
-__global__ void __launch_bounds__(kScanThreads)
-    delta_scan(const Delta<T> op, const DeltaPrepared prepared, const DeltaStates kept, T* o) {
-  constexpr int kParts = kDerived<T>;
-  const ScanBlock block(op);
-  const ScanShared<kParts> shared(op.dim);
-  State<kPairs> state;
-  state.put(shared.state, op.dim, block.warp);
+enum Tile { kRightSide, kDelta, kWeighed, kTiles };
 
-  const int64_t begin = op.bound(block.document), end = op.bound(block.document + 1);
-  int64_t slot = op.first_slot(block.document);
-  for (int64_t row = begin; row < end; row += kChunk, ++slot) {
-    const int rows = static_cast<int>(end - row < kChunk ? end - row : kChunk);
-    const int64_t at = slot * op.launched_value_heads() + block.head;
-    const MemoryRows<T> q{op.q(row, block.key_head), op.columns, rows}, k{op.k(row, block.key_head), op.columns, rows};
-    shared.fetch(prepared, op, block, slot, row, rows);
-    ptx::cp_async_wait<0>();
-    __syncthreads();
-    if constexpr (kKeep)
-      shared.state.keep(kept.states + (at * op.wide + block.column) * kParts * op.dim, kScanThreads);
+// The first role's warps share the state, also where there is a second.
+template <class Form>
+struct StateForm : Form {
+  static constexpr int kSharers = kScanWarps, kPairs = Form::kMostDim / 16 / kScanWarps;
+};
 
-    // R^T = S^T K^T and the state's part of O^T, of the warp's 16 rows
-    Sums16 read = {}, out = {};
-    for (int d = 0; d < op.dim; d += 16) {
-      const auto left = shared.state.left(0, d);
-      multiply(read, left, k.right(block.warp * 16, d));
-      if constexpr (!kKeep) multiply(out, left, q.right(block.warp * 16, d));
+// stages: 1 or 2. kKeep: the states as chunks began and D^T go to memory, for the gradient; else o does.
+template <class Form, bool kKeep, class T>
+__global__ void __launch_bounds__(Form::kThreads, 1)
+    delta_scan(const Delta<T> op, const DeltaPrepared prepared, int stages, const DeltaStates kept, T* o) {
+  const ScanPlace<Form> place(op);
+  const ScanHalf<Form, kTiles> own{reinterpret_cast<bf16*>(shared_memory() + place.half * ScanHalf<Form, kTiles>::kBytes)};
+  char* staged = shared_memory() + Form::kHalves * ScanHalf<Form, kTiles>::kBytes;
+  const auto state_tile = own.state(), right_side = own.rows(kRightSide), delta_tile = own.rows(kDelta),
+             weighed_tile = own.rows(kWeighed);
+  State<StateForm<Form>> state;
+  if (place.role == 0) state.put(state_tile, op.dim, place.sharer);
+
+  const int64_t begin = op.bound(place.document), end = op.bound(place.document + 1);
+  const int64_t first_slot = op.first_slot(place.document);
+  const auto rows_of = [&](int64_t row) { return static_cast<int>(end - row < kChunk ? end - row : kChunk); };
+  const auto stage_of = [&](int64_t row) {
+    return ScanStage<Form>(staged + (row - begin) / kChunk % stages * ScanStage<Form>::kBytes, op, place, row,
+                           rows_of(row), op.v(row, place.value_head) + place.block_column, op.columns);
+  };
+  const auto fetch = [&](int64_t row) {
+    if (row < end)
+      stage_of(row).fetch(prepared, op, place, first_slot + (row - begin) / kChunk, row, rows_of(row),
+                          op.v(row, place.value_head) + place.block_column, op.columns, !kKeep);
+    else
+      ptx::cp_async_commit();
+  };
+  fetch(begin);
+  for (int64_t row = begin; row < end; row += kChunk) {
+    if (stages == 2) {
+      fetch(row + kChunk);
+      ptx::cp_async_wait<1>();
+    } else {
+      ptx::cp_async_wait<0>();
     }
-    const T* v = op.v(row, block.value_head) + block.column;
-    each_sum([&](int n, int i, int column, int down) {
-      const int r = block.warp * 16 + down;
-      const float x = r < rows ? to_f32(v[r * op.columns + column]) : 0.0f;
-      read[n][i] = shared.beta[r] * (x - expf(shared.sums[r]) * shared.inverse_k[r] * read[n][i]);
-    });
-    shared.right_side.put(0, block.warp * 16, read);
+    __syncthreads();
+    const ScanStage<Form> stage = stage_of(row);
+    const int64_t at = (first_slot + (row - begin) / kChunk) * op.launched_value_heads() + place.head;
+    const float whole = expf(stage.vector(kSums)[kChunk - 1]);
+    Sums16 sums[Form::kParts] = {};
+    if (place.role == 0) {
+      if constexpr (kKeep)
+        state_tile.keep(kept.states + (at * op.wide + place.column) * Form::kParts * op.dim, op.dim,
+                        place.sharer * kWarp + place.thread % kWarp, kScanWarps * kWarp);
+#pragma unroll 2
+      for (int d = 0; d < op.dim; d += 16) multiply(sums, state_tile.left(0, d), stage.k.right(place.row, d));
+      Sums16 right;
+      each_sum([&](int n, int i, int column, int down) {
+        const int r = place.row + down;
+        right[n][i] = stage.vector(kReading)[r] * total(sums, n, i) +
+                      stage.vector(kBeta)[r] * stage.values.value(r, place.half * kScanColumns + column);
+      });
+      right_side.put(0, place.row, right);
+    } else {
+#pragma unroll 2
+      for (int d = 0; d < op.dim; d += 16) multiply(sums, state_tile.left(0, d), stage.q.right(place.row, d));
+    }
     __syncthreads();
 
-    // D^T, and its rows as they go into the state
-    Sums16 delta = {}, weighed;
-    for (int j = 0; j <= block.warp; ++j)
-      multiply(delta, shared.right_side.left(0, 16 * j), shared.t.right(block.warp * 16, 16 * j));
-    const float last = shared.sums[kChunk - 1];
-    each_sum([&](int n, int i, int, int down) {
-      const int r = block.warp * 16 + down;
-      weighed[n][i] = delta[n][i] * expf(last - shared.sums[r]) * shared.inverse_k[r];
-    });
-    shared.delta.put(0, block.warp * 16, delta);
-    shared.weighed.put(0, block.warp * 16, weighed);
-    __syncthreads();
-
-    if constexpr (kKeep) {
-      shared.delta.keep(kept.deltas + (at * op.wide + block.column) * kParts * kChunk, kScanThreads);
+    if (place.role == 0) {
+      Sums16 delta[Form::kParts] = {}, solved, weighed;
+      for (int j = 0; j <= place.row; j += 16) multiply(delta, right_side.left(0, j), stage.t.right(place.row, j));
+      each_sum([&](int n, int i, int, int down) {
+        solved[n][i] = total(delta, n, i);
+        weighed[n][i] = solved[n][i] * stage.vector(kWriting)[place.row + down];
+      });
+      delta_tile.put(0, place.row, solved);
+      weighed_tile.put(0, place.row, weighed);
+      state.scale(whole);
     } else {
       each_sum([&](int n, int i, int, int down) {
-        const int r = block.warp * 16 + down;
-        out[n][i] *= expf(shared.sums[r]) * shared.inverse_q[r];
-      });
-      for (int j = 0; j <= block.warp; ++j)
-        multiply(out, shared.delta.left(0, 16 * j), shared.p.right(block.warp * 16, 16 * j));
-      T* to = o + row * op.value_heads * op.wide + block.value_head * op.wide + block.column;
-      each_sum([&](int n, int i, int column, int down) {
-        const int r = block.warp * 16 + down;
-        if (r < rows) put(to + int64_t{r} * op.value_heads * op.wide + column, out[n][i]);
+        const float factor = stage.vector(kAsking)[place.row + down];
+        for (auto& rank : sums) rank[n][i] *= factor;
       });
     }
-    state.scale(expf(last));
-    for (int j = 0; j < kChunk; j += 16)
-      state.add(shared.weighed.left(0, j), k, j, op.dim, block.warp);
-    state.put(shared.state, op.dim, block.warp);
     __syncthreads();
-  }
-}
 
-template <class T, int kPairs>
-void launch_scan(const Delta<T>& op, const DeltaPrepared& prepared, const DeltaStates* kept, T* o,
-                 CudaContext& context) {
-  const dim3 grid = scan_grid(op);
-  const size_t bytes = ScanShared<kDerived<T>>::bytes(op.dim);
-  if (kept)
-    QENG_LAUNCH(context, (delta_scan<T, kPairs, true>), grid, dim3(kScanThreads), bytes, op, prepared, *kept, o);
-  else
-    QENG_LAUNCH(context, (delta_scan<T, kPairs, false>), grid, dim3(kScanThreads), bytes, op, prepared, DeltaStates(),
-                o);
+    if (place.role == 0) {
+      if constexpr (kKeep)
+        delta_tile.keep(kept.deltas + (at * op.wide + place.column) * Form::kParts * kChunk, kChunk,
+                        place.sharer * kWarp + place.thread % kWarp, kScanWarps * kWarp);
+      for (int j = 0; j < kChunk; j += 16) state.add(weighed_tile.left(0, j), stage.k, j, op.dim, place.sharer);
+      state.put(state_tile, op.dim, place.sharer);
+    } else {
+      for (int j = 0; j <= place.row; j += 16) multiply(sums, delta_tile.left(0, j), stage.p.right(place.row, j));
+      Sums16 out;
+      each_sum([&](int n, int i, int, int) { out[n][i] = total(sums, n, i); });
+      const int64_t first = row + place.row, stride = int64_t{op.value_heads} * op.wide;
+      store_columns<Form>(out, rows_of(row) - place.row, o + first * stride + place.value_head * op.wide + place.column,
+                          stride, right_side.data + place.row / 16 * kTurned / 2);  // which was used up
+    }
+    __syncthreads();
+    if (stages == 1) fetch(row + kChunk);
+  }
 }
 
 }  // namespace
@@ -97,7 +113,18 @@ void launch_scan(const Delta<T>& op, const DeltaPrepared& prepared, const DeltaS
 template <class T>
 void scan_delta(const Delta<T>& op, const DeltaPrepared& prepared, const DeltaStates* kept, T* o,
                 CudaContext& context) {
-  with_pairs(op, [&](auto pairs) { launch_scan<T, pairs()>(op, prepared, kept, o, context); });
+  const bool vectors = aligned(op.x, 16) && aligned(o, 16);
+  if (kept)
+    with_scan_form<kScanWarps, kTiles>(op, vectors, context, [&](auto form, dim3 grid, size_t bytes, int stages) {
+      using Form = decltype(form);
+      QENG_LAUNCH(context, (delta_scan<Form, true, T>), grid, dim3(Form::kThreads), bytes, op, prepared, stages, *kept, o);
+    });
+  else
+    with_scan_form<2 * kScanWarps, kTiles>(op, vectors, context, [&](auto form, dim3 grid, size_t bytes, int stages) {
+      using Form = decltype(form);
+      QENG_LAUNCH(context, (delta_scan<Form, false, T>), grid, dim3(Form::kThreads), bytes, op, prepared, stages,
+                  DeltaStates(), o);
+    });
 }
 template void scan_delta(const Delta<float>&, const DeltaPrepared&, const DeltaStates*, float*, CudaContext&);
 template void scan_delta(const Delta<bf16>&, const DeltaPrepared&, const DeltaStates*, bf16*, CudaContext&);

@@ -11,12 +11,12 @@
 namespace qeng {
 namespace {
 
-constexpr int kDims = 128;                // of a block
 constexpr int kRoles = 3, kRoleWarps = kChunk / 16;
 constexpr int kThreads = kRoles * kRoleWarps * kWarp;
-constexpr int kRowPitch = kDims + 4;      // floats
+template <class T>
+constexpr int kDims = std::is_same_v<T, float> ? 64 : 128;  // of a block: parts of f32 take more registers
 
-// By slot and value head, for each tile of kDims dims: the gradients of the sums of g and of beta; and of all dims those
+// By slot and value head, for each tile of kDims: the gradients of the sums of g and of beta; and of all dims those
 // of the normalised q and k.
 struct DeltaGradients {
   float *dsums, *dbeta;  // [tiles, slots, value heads, kChunk]
@@ -24,8 +24,10 @@ struct DeltaGradients {
   int64_t slots;
 };
 
-template <int kParts, int kDoutParts>
+template <class T>
 struct Shared {
+  static constexpr int kParts = kDerived<T>, kDoutParts = kDirect<T>, kColumns = kDims<T>;
+  static constexpr int kRowPitch = kColumns + 4;  // floats
   static constexpr int kPairs = kParts * kChunk * (kChunk + kRowGap);  // elements of a matrix of pairs of rows
   PartsTile<kParts> state, dstate;   // [16, dims]
   PartsTile<kParts> delta, ddelta;   // [16, kChunk]
@@ -33,8 +35,8 @@ struct Shared {
   float* rows;                       // in the tiles' place: [kChunk, kRowPitch]
   float *sums, *beta, *inverse_q, *inverse_k, *of_q, *of_read, *of_state, *of_write, *of_v, *products;
   __device__ Shared()
-      : state{reinterpret_cast<bf16*>(shared_memory()), kScanColumns, kDims},
-        dstate{state.end(), kScanColumns, kDims},
+      : state{reinterpret_cast<bf16*>(shared_memory()), kScanColumns, kColumns},
+        dstate{state.end(), kScanColumns, kColumns},
         delta{dstate.end(), kScanColumns, kChunk},
         ddelta{delta.end(), kScanColumns, kChunk},
         dout{ddelta.end(), kScanColumns, kChunk},
@@ -46,25 +48,26 @@ struct Shared {
   }
   // The tiles, or what then lies in their place.
   static constexpr int kBytes =
-      2 * kScanColumns * (2 * kParts * (kDims + kRowGap) + (2 * kParts + kDoutParts) * (kChunk + kRowGap));
+      2 * kScanColumns * (2 * kParts * (kColumns + kRowGap) + (2 * kParts + kDoutParts) * (kChunk + kRowGap));
   static constexpr int kTiles = std::max({kBytes, 4 * kChunk * kRowPitch, 4 * kPairs});
   static constexpr size_t bytes() { return kTiles + sizeof(float) * (10 * kChunk + kRoleWarps * kWarp); }
 };
 
 // A warp's 16 rows of a matrix [kChunk, dims].
+template <int kColumns>
 struct RowSums {
-  Sums16 sums[kDims / 16] = {};
+  Sums16 sums[kColumns / 16] = {};
   template <int kParts, class Right>
   __device__ void add(const Parts<kParts>& left, const Right& right, int row, int first, int dims) {
 #pragma unroll
-    for (int n = 0; n < kDims / 16; ++n)
+    for (int n = 0; n < kColumns / 16; ++n)
       if (16 * n < dims) multiply(sums[n], left, right.right_down(row, first + 16 * n));
   }
   // Calls f(sum, row, dim) for each.
   template <class F>
   __device__ void each(int dims, F f) {
 #pragma unroll
-    for (int n = 0; n < kDims / 16; ++n)
+    for (int n = 0; n < kColumns / 16; ++n)
       if (16 * n < dims) each_sum([&](int tile, int i, int row, int column) { f(sums[n][tile][i], row, 16 * n + column); });
   }
   // The rows' products with rows of x from `row` on, times the rows' factors.
@@ -72,10 +75,10 @@ struct RowSums {
   __device__ void dots(const MemoryRows<T>& x, int row, int first, int dims, const float* factors, float* to) {
     float total[2] = {};
 #pragma unroll
-    for (int n = 0; n < kDims / 16; ++n)
+    for (int n = 0; n < kColumns / 16; ++n)
       if (16 * n < dims)
         each_sum([&](int tile, int e, int i, int d) {
-          total[e / 2] = fmaf(sums[n][tile][e], x.at(row + i, first + 16 * n + d), total[e / 2]);
+          total[e / 2] = fmaf(sums[n][tile][e], x.value(row + i, first + 16 * n + d), total[e / 2]);
         });
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
@@ -95,17 +98,17 @@ __global__ void __launch_bounds__(kThreads)
   constexpr int kParts = kDerived<T>;
   const int64_t slot = blockIdx.x;
   const int head = static_cast<int>(blockIdx.y), value_head = op.first_value_head() + head;
-  const int key_head = value_head / op.group, first = static_cast<int>(blockIdx.z) * kDims;
-  const int dims = min(kDims, op.dim - first);
+  const int key_head = value_head / op.group, first = static_cast<int>(blockIdx.z) * kDims<T>;
+  const int dims = min(kDims<T>, op.dim - first);
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp % kRoleWarps, role = thread / kWarp / kRoleWarps;
   const DeltaChunk chunk = chunk_at(op, slot);
   if (chunk.rows == 0) return;
   const int64_t at = slot * op.launched_value_heads() + head, of_key = slot * op.heads + head / op.group;
-  const Shared<kParts, kDirect<T>> shared;
+  const Shared<T> shared;
   if (thread < kChunk) {
-    shared.sums[thread] = prepared.sums[at * kChunk + thread];
-    shared.beta[thread] =
-        thread < chunk.rows ? op.beta[(chunk.row + thread) * op.value_heads + value_head] : 0.0f;
+    const float* vectors = prepared.vectors + at * kPreparedVectors * kChunk;
+    shared.sums[thread] = vectors[kSums * kChunk + thread];
+    shared.beta[thread] = vectors[kBeta * kChunk + thread];
     shared.inverse_q[thread] = prepared.inverse_q[of_key * kChunk + thread];
     shared.inverse_k[thread] = prepared.inverse_k[of_key * kChunk + thread];
   }
@@ -114,7 +117,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t stride = int64_t{op.value_heads} * op.wide;
 
   // Sums over columns: of dO, dR or D as the role's rows, with S, S or dS, and of the first two with D.
-  RowSums sums;
+  RowSums<kDims<T>> sums;
   Sums16 with_rows[kChunk / 16] = {};
   float of_v = 0, product = 0;
   const int row = warp * 16;
@@ -195,11 +198,11 @@ __global__ void __launch_bounds__(kThreads)
   if (role == 0)
     sums.each(dims, [&](float& sum, int i, int d) { out.dq[(at * kChunk + row + i) * op.dim + first + d] = sum; });
   if (role == 1)
-    sums.each(dims, [&](float& sum, int i, int d) { shared.rows[(row + i) * kRowPitch + d] = shared.beta[row + i] * sum; });
+    sums.each(dims, [&](float& sum, int i, int d) { shared.rows[(row + i) * shared.kRowPitch + d] = shared.beta[row + i] * sum; });
   __syncthreads();
   if (role == 2)
     sums.each(dims, [&](float& sum, int i, int d) {
-      out.dk[(at * kChunk + row + i) * op.dim + first + d] = sum + shared.rows[(row + i) * kRowPitch + d];
+      out.dk[(at * kChunk + row + i) * op.dim + first + d] = sum + shared.rows[(row + i) * shared.kRowPitch + d];
     });
   if (thread < kChunk) {
     const int64_t to = (blockIdx.z * out.slots * op.launched_value_heads() + at) * kChunk + thread;
@@ -238,6 +241,7 @@ __global__ void __launch_bounds__(kFinishThreads)
       const int d = lane + u * kWarp;
       dy[u] = 0;
       if (d >= op.dim) continue;
+#pragma unroll 1
       for (int value = 0; value < op.group; ++value)
         dy[u] += (is_q ? from.dq : from.dk)[((first + value) * kChunk + row) * op.dim + d];
       along = fmaf(inverse * to_f32(x[d]), dy[u], along);
@@ -254,7 +258,10 @@ __global__ void __launch_bounds__(kFinishThreads)
     const int64_t at = (first + value) * kChunk;
     const auto of_row = [&](const float* x, int i) {
       if (i >= chunk.rows) return 0.0f;
-      return op.dim > kDims ? x[at + i] + x[tile + at + i] : x[at + i];
+      float sum = 0;
+#pragma unroll 1
+      for (int d = 0; d < op.dim; d += kDims<T>) sum += x[at + i + d / kDims<T> * tile];
+      return sum;
     };
     // g of a row is in the sums from that row on: a lane adds its two rows to those of the lanes after.
     const float second = of_row(from.dsums, 2 * lane + 1), both = of_row(from.dsums, 2 * lane) + second;
@@ -279,7 +286,7 @@ template <class T>
 void run_grad(const GatedDeltaGrad& op, CudaContext& context) {
   Delta<T> delta = delta_operands<T>(op, context);
   constexpr int64_t kParts = kDerived<T>;
-  const int64_t slots = slots_of(delta), tiles = ceil_div(delta.dim, kDims), dim = delta.dim, wide = delta.wide;
+  const int64_t slots = slots_of(delta), tiles = ceil_div(delta.dim, kDims<T>), dim = delta.dim, wide = delta.wide;
   const int64_t part_elements = 2 * wide * (dim + kChunk), floats = 2 * kChunk * (dim + tiles);
   const int64_t of_head =
       slots * delta.group * (kParts * part_elements * int64_t{sizeof(bf16)} + floats * int64_t{sizeof(float)});
@@ -303,7 +310,7 @@ void run_grad(const GatedDeltaGrad& op, CudaContext& context) {
     QENG_LAUNCH(context, delta_rows_grad<T>,
                 dim3(static_cast<unsigned>(slots), static_cast<unsigned>(delta.heads * delta.group),
                      static_cast<unsigned>(tiles)),
-                dim3(kThreads), (Shared<kDerived<T>, kDirect<T>>::bytes()), delta, prepared,
+                dim3(kThreads), Shared<T>::bytes(), delta, prepared,
                 kept, op.dout.as<T>(), gradients);
     QENG_LAUNCH(context, delta_finish_grad<T>,
                 dim3(static_cast<unsigned>(slots), static_cast<unsigned>(delta.heads)), dim3(kFinishThreads), 0, delta,
