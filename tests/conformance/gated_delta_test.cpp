@@ -64,13 +64,15 @@ GatedDelta whole_sequence(Draw& draw, DType dtype, const DeltaShape& shape, int6
   const int64_t most = (rows + page_tokens - 1) / page_tokens;
   op.shape = shape, op.page_tokens = page_tokens;
   op.x = draw.tensor(dtype, {rows, shape.columns()});
-  op.g = draw.tensor(DType::f32, {rows, shape.value_heads}), op.beta = draw.tensor(DType::f32, {rows, shape.value_heads});
+  op.g = draw.tensor(DType::f32, {rows, shape.value_heads}),
+  op.beta = draw.tensor(DType::f32, {rows, shape.value_heads});
   for (int64_t i = 0; i < op.g.elements(); ++i) {
     encode(op.g, i, -0.1 * std::fabs(decode(op.g, i)));
     encode(op.beta, i, draw.uniform(0, 1));
   }
   op.o = draw.empty(dtype, {rows, shape.value_heads * shape.value_dim});
-  op.state = draw.empty(DType::f32, {2 * most, shape.state()}), op.rows = draw.empty(DType::f32, {2 * most, shape.rows()});
+  op.state = draw.empty(DType::f32, {2 * most, shape.state()}),
+  op.rows = draw.empty(DType::f32, {2 * most, shape.rows()});
   op.pages.shape[1] = most;
   return op;
 }
@@ -99,7 +101,8 @@ TEST_CASE("gated delta refuses lengths, pages and boundaries that are wrong") {
   for (Named& target : backends()) {
     INFO(target.name);
     Draw draw(base_seed());
-    const GatedDelta good = part_of(draw, whole_sequence(draw, DType::f32, {1, 1, 16, 16}, 70, kDeltaChunk), 0, 70, false);
+    const GatedDelta good =
+        part_of(draw, whole_sequence(draw, DType::f32, {1, 1, 16, 16}, 70, kDeltaChunk), 0, 70, false);
     std::memset(good.state.data, 0, good.state.bytes()), std::memset(good.rows.data, 0, good.rows.bytes());
     const auto refused = [&](const GatedDelta& op, const char* word) {
       INFO(word);

@@ -173,6 +173,19 @@ struct PartsTile {
   }
 };
 
+// Starts to fill the first `count` columns of a tile with rows of a matrix; those from `rows` on become zeros.
+template <int kThreads>
+__device__ inline void fetch_rows(int thread, const PartsTile<1>& tile, const bf16* from, int64_t stride, int count,
+                                  int rows) {
+  const int chunks = tile.columns / 8;
+  for (int i = thread; i < tile.rows * chunks; i += kThreads) {
+    const int row = i / chunks, chunk = i % chunks * 8;
+    const bool real = row < rows;
+    if (chunk < count)
+      ptx::cp_async_16(tile.at(0, row, chunk), real ? from + row * stride + chunk : from, real ? 16 : 0);
+  }
+}
+
 // Rows of a matrix in device memory; those from `rows` on are zeros. Its blocks are operands as PartsTile's are.
 template <class T>
 struct MemoryRows {
@@ -205,5 +218,9 @@ struct MemoryRows {
     return b;
   }
 };
+
+// Rows of x as a kernel reads them: from shared memory, which takes bf16, or as they lie.
+template <class T, bool kStaged>
+using RowsOf = std::conditional_t<kStaged, PartsTile<1>, MemoryRows<T>>;
 
 }  // namespace qeng

@@ -9,12 +9,15 @@ constexpr int kThreads = 128, kWarps = kThreads / kWarp;
 constexpr int kPitch = kChunk + 4;  // floats of a row in shared memory
 constexpr int kSolved = 16;         // rows of the triangular system that a thread holds in registers
 
+constexpr int kStagedDim = 128;  // most dims of rows that come by way of shared memory
+
 // What lies in shared memory.
 struct Chunk {
   float *overlaps, *scores;  // K K^T and Q K^T: [row, column]
-  float *a, *t;              // a: [column, row]   t: [row, column]
+  float *a, *t;              // a: [column, row]   t: [row, column]. Before them the staged rows of k and q lie there.
   float *inverse_q, *inverse_k, *sums, *beta;
 };
+static_assert(2 * (kStagedDim + kRowGap) <= 4 * kPitch);
 constexpr size_t kShared = sizeof(float) * (4 * kChunk * kPitch + 4 * kChunk);
 __device__ Chunk shared_chunk() {
   float* memory = reinterpret_cast<float*>(shared_memory());
@@ -25,16 +28,19 @@ __device__ Chunk shared_chunk() {
 }
 
 // 1 / sqrt(|x|^2 + eps) of a row, by a warp.
-template <class T>
-__device__ float inverse_norm(const T* x, int n, float eps) {
+template <class Rows>
+__device__ float inverse_norm(const Rows& x, int row, int n, float eps) {
   float squares = 0;
-  for (int i = static_cast<int>(threadIdx.x) % kWarp; i < n; i += kWarp) squares += to_f32(x[i]) * to_f32(x[i]);
+  for (int i = static_cast<int>(threadIdx.x) % kWarp; i < n; i += kWarp) {
+    const float each = x.value(row, i);
+    squares = fmaf(each, each, squares);
+  }
   return 1.0f / sqrtf(warp_sum(squares) + eps);
 }
 
 // overlaps and scores up to the diagonal's blocks of 16; a warp has 16 rows.
-template <class T>
-__device__ void multiply_rows(const MemoryRows<T>& q, const MemoryRows<T>& k, int dim, const Chunk& chunk) {
+template <class Rows>
+__device__ void multiply_rows(const Rows& q, const Rows& k, int dim, const Chunk& chunk) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, row = static_cast<int>(threadIdx.x) / kWarp * 16;
   Sums16 of_k[kChunk / 16] = {}, of_q[kChunk / 16] = {};
   for (int d = 0; d < dim; d += 16) {
@@ -58,6 +64,19 @@ __device__ void multiply_rows(const MemoryRows<T>& q, const MemoryRows<T>& k, in
     }
 }
 
+// Adds a's rows first .. first + kSolved - 1 of a column, times `before`, to x from its element `from` on.
+__device__ inline void add_column(const float* a, int column, int first, int from, float before, float (&x)[kSolved]) {
+#pragma unroll
+  for (int i = 0; i < kSolved; i += 4) {
+    if (i + 3 < from) continue;
+    const float4 four = *reinterpret_cast<const float4*>(a + column * kPitch + first + i);
+    if (i >= from) x[i] = fmaf(four.x, before, x[i]);
+    if (i + 1 >= from) x[i + 1] = fmaf(four.y, before, x[i + 1]);
+    if (i + 2 >= from) x[i + 2] = fmaf(four.z, before, x[i + 2]);
+    if (i + 3 >= from) x[i + 3] = fmaf(four.w, before, x[i + 3]);
+  }
+}
+
 // t = (1 - a)^-1 by columns, one a thread: row i of t is that of 1 plus the rows before it times a's row i.
 __device__ void invert(const float* a, float* t) {
   const int column = static_cast<int>(threadIdx.x);
@@ -66,16 +85,12 @@ __device__ void invert(const float* a, float* t) {
     float x[kSolved];
 #pragma unroll
     for (int i = 0; i < kSolved; ++i) x[i] = first + i == column ? 1.0f : 0.0f;
-    for (int j = 0; j < first; ++j) {
-      const float before = t[j * kPitch + column];
-#pragma unroll
-      for (int i = 0; i < kSolved; ++i) x[i] = fmaf(a[j * kPitch + first + i], before, x[i]);
-    }
+    for (int j = column / kSolved * kSolved; j < first; ++j)  // t is 0 above
+      add_column(a, j, first, 0, t[j * kPitch + column], x);
 #pragma unroll
     for (int j = 0; j < kSolved; ++j) {
       t[(first + j) * kPitch + column] = x[j];
-#pragma unroll
-      for (int i = j + 1; i < kSolved; ++i) x[i] = fmaf(a[(first + j) * kPitch + first + i], x[j], x[i]);
+      add_column(a, first + j, first, j + 1, x[j], x);
     }
   }
 }
@@ -90,20 +105,29 @@ __device__ void put_pair(bf16* matrix, int row, int column, float low, float hig
     *reinterpret_cast<uint32_t*>(matrix + (part * kChunk + row) * kChunk + column) = packed[part];
 }
 
-template <class T>
+template <class T, bool kStaged>
 __global__ void __launch_bounds__(kThreads, 3) delta_prepare(const Delta<T> op, const DeltaPrepared out) {
   const int64_t slot = blockIdx.x;
   const int head = static_cast<int>(blockIdx.y), key_head = op.first_head + head;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp;
   const DeltaChunk rows = chunk_at(op, slot);
   if (rows.rows == 0) return;
-  const MemoryRows<T> q{op.q(rows.row, key_head), op.columns, rows.rows},
-      k{op.k(rows.row, key_head), op.columns, rows.rows};
   const Chunk chunk = shared_chunk();
+  RowsOf<T, kStaged> q, k;
+  if constexpr (kStaged) {
+    k = {reinterpret_cast<bf16*>(chunk.a), kChunk, kStagedDim}, q = {k.end(), kChunk, kStagedDim};
+    fetch_rows<kThreads>(thread, k, op.k(rows.row, key_head), op.columns, op.dim, rows.rows);
+    fetch_rows<kThreads>(thread, q, op.q(rows.row, key_head), op.columns, op.dim, rows.rows);
+    ptx::cp_async_commit();
+    ptx::cp_async_wait<0>();
+    __syncthreads();
+  } else {
+    k = {op.k(rows.row, key_head), op.columns, rows.rows}, q = {op.q(rows.row, key_head), op.columns, rows.rows};
+  }
   for (int i = thread / kWarp; i < kChunk; i += kWarps) {
     const bool real = i < rows.rows;  // the same in all lanes
-    const float of_q = real ? inverse_norm(q.data + i * q.stride, op.dim, op.eps) * op.scale : 0.0f;
-    const float of_k = real ? inverse_norm(k.data + i * k.stride, op.dim, op.eps) : 0.0f;
+    const float of_q = real ? inverse_norm(q, i, op.dim, op.eps) * op.scale : 0.0f;
+    const float of_k = real ? inverse_norm(k, i, op.dim, op.eps) : 0.0f;
     if (lane != 0) continue;
     const int64_t at = (slot * op.heads + head) * kChunk + i;
     chunk.inverse_q[i] = out.inverse_q[at] = of_q;
@@ -143,6 +167,7 @@ __global__ void __launch_bounds__(kThreads, 3) delta_prepare(const Delta<T> op, 
     bf16* p = out.p + at * kDerived<T> * kChunk * kChunk;
     for (int pair = thread; pair < kChunk * kChunk / 2; pair += kThreads) {
       const int i = pair / (kChunk / 2), j = pair % (kChunk / 2) * 2;
+      if (j / kSolved > i / kSolved) continue;
       float of_p[2] = {};
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
@@ -159,6 +184,7 @@ __global__ void __launch_bounds__(kThreads, 3) delta_prepare(const Delta<T> op, 
     bf16* t = out.t + at * kDerived<T> * kChunk * kChunk;
     for (int pair = thread; pair < kChunk * kChunk / 2; pair += kThreads) {
       const int i = pair / (kChunk / 2), j = pair % (kChunk / 2) * 2;
+      if (j / kSolved > i / kSolved) continue;  // nobody reads these, nor p's
       put_pair<kDerived<T>>(t, i, j, chunk.t[i * kPitch + j], chunk.t[i * kPitch + j + 1]);
     }
   }
@@ -169,8 +195,7 @@ __global__ void clear_rows(const int32_t* cu, int documents, int64_t rows, int64
   if (blockIdx.x == 0)
     for (int i = static_cast<int>(threadIdx.x); i <= documents; i += static_cast<int>(blockDim.x)) {
       const int value = cu[i], before = i > 0 ? cu[i - 1] : 0;
-      if (value < before || value > rows || (i == 0 && value != 0))
-        report(fault, FaultKind::bounds, i, value, rows);
+      if (value < before || value > rows || (i == 0 && value != 0)) report(fault, FaultKind::bounds, i, value, rows);
     }
   const int64_t end = cu[documents] < 0 ? 0 : cu[documents];
   for (int64_t i = end * columns + int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < rows * columns;
@@ -193,9 +218,11 @@ template DeltaPrepared allocate_prepared(const Delta<bf16>&, CudaContext&);
 
 template <class T>
 void prepare_delta(const Delta<T>& op, const DeltaPrepared& out, CudaContext& context) {
-  QENG_LAUNCH(context, delta_prepare<T>,
-              dim3(static_cast<unsigned>(slots_of(op)), static_cast<unsigned>(op.heads)), dim3(kThreads), kShared, op,
-              out);
+  const dim3 grid(static_cast<unsigned>(slots_of(op)), static_cast<unsigned>(op.heads));
+  if constexpr (std::is_same_v<T, bf16>)
+    if (op.dim <= kStagedDim && aligned(op.x, 16))
+      return QENG_LAUNCH(context, (delta_prepare<T, true>), grid, dim3(kThreads), kShared, op, out);
+  QENG_LAUNCH(context, (delta_prepare<T, false>), grid, dim3(kThreads), kShared, op, out);
 }
 template void prepare_delta(const Delta<float>&, const DeltaPrepared&, CudaContext&);
 template void prepare_delta(const Delta<bf16>&, const DeltaPrepared&, CudaContext&);

@@ -98,7 +98,7 @@ struct ScanStage {
   static constexpr int kValues = Form::kStaged ? kChunk * (Form::kColumns + kRowGap) : 0;
   static constexpr int kBytes = 2 * (2 * kMatrix + 2 * kRows + kValues) + kPreparedVectors * kChunk * 4;
   using Matrix = PartsTile<Form::kParts>;
-  using Rows = std::conditional_t<Form::kStaged, PartsTile<1>, MemoryRows<typename Form::T>>;
+  using Rows = RowsOf<typename Form::T, Form::kStaged>;
 
   Matrix t, p;
   Rows k, q, values;
@@ -140,22 +140,11 @@ struct ScanStage {
     for (int i = thread; i < kPreparedVectors * kChunk / 4; i += Form::kThreads)
       ptx::cp_async_16(to + 4 * i, prepared.vectors + at * kPreparedVectors * kChunk + 4 * i);
     if constexpr (Form::kStaged) {
-      fetch_rows(thread, k, op.k(row, place.key_head), op.columns, op.dim, rows);
-      if (queries) fetch_rows(thread, q, op.q(row, place.key_head), op.columns, op.dim, rows);
-      fetch_rows(thread, values, columns, stride, Form::kColumns, rows);
+      fetch_rows<Form::kThreads>(thread, k, op.k(row, place.key_head), op.columns, op.dim, rows);
+      if (queries) fetch_rows<Form::kThreads>(thread, q, op.q(row, place.key_head), op.columns, op.dim, rows);
+      fetch_rows<Form::kThreads>(thread, values, columns, stride, Form::kColumns, rows);
     }
     ptx::cp_async_commit();
-  }
-
- private:
-  __device__ static void fetch_rows(int thread, const PartsTile<1>& tile, const bf16* from, int64_t stride, int count,
-                                    int rows) {
-    const int chunks = tile.columns / 8;
-    for (int i = thread; i < kChunk * chunks; i += Form::kThreads) {
-      const int row = i / chunks, chunk = i % chunks * 8;
-      const bool real = row < rows;
-      if (chunk < count) ptx::cp_async_16(tile.at(0, row, chunk), real ? from + row * stride + chunk : from, real ? 16 : 0);
-    }
   }
 };
 
@@ -220,7 +209,8 @@ void with_scan_form(const Delta<T>& op, bool vectors, const CudaContext& context
       if (try_form(ScanForm<T, 128, true, 1, kSharers>(), 2)) return;
     }
   }
-  if (op.dim <= 128 ? try_form(ScanForm<T, 128, false, 1, kSharers>(), 1) : try_form(ScanForm<T, 256, false, 1, kSharers>(), 1))
+  if (op.dim <= 128 ? try_form(ScanForm<T, 128, false, 1, kSharers>(), 1)
+                    : try_form(ScanForm<T, 256, false, 1, kSharers>(), 1))
     return;
   fail("unsupported", "gated_delta: this GPU has too little shared memory");
 }

@@ -99,7 +99,8 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
         weighed[n][i] = stage.vector(kReading)[r] * each;
         dv[n][i] = stage.vector(kBeta)[r] * each;
       });
-      T* to = dx + (row + place.row) * op.columns + 2 * op.key_heads * op.dim + place.value_head * op.wide + place.column;
+      T* to =
+          dx + (row + place.row) * op.columns + 2 * op.key_heads * op.dim + place.value_head * op.wide + place.column;
       store_columns<Form>(dv, rows_of(row) - place.row, to, op.columns,
                           own.floats() + place.row / 16 * kTurned / 4);  // which were used up
       solved_tile.put(0, place.row, solved);
@@ -123,12 +124,13 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
 template <class T>
 void scan_delta_grad(const Delta<T>& op, const DeltaPrepared& prepared, const DeltaStates& kept, const T* dout, T* dx,
                      CudaContext& context) {
-  with_scan_form<2 * kScanWarps, kTiles, kAside>(
-      op, aligned(op.x, 16) && aligned(dout, 16) && aligned(dx, 16), context, [&](auto form, dim3 grid, size_t bytes, int stages) {
-        using Form = decltype(form);
-        QENG_LAUNCH(context, (delta_scan_grad<Form, T>), grid, dim3(Form::kThreads), bytes, op, prepared, stages, kept,
-                    dout, dx);
-      });
+  with_scan_form<2 * kScanWarps, kTiles, kAside>(op, aligned(op.x, 16) && aligned(dout, 16) && aligned(dx, 16), context,
+                                                 [&](auto form, dim3 grid, size_t bytes, int stages) {
+                                                   using Form = decltype(form);
+                                                   QENG_LAUNCH(context, (delta_scan_grad<Form, T>), grid,
+                                                               dim3(Form::kThreads), bytes, op, prepared, stages, kept,
+                                                               dout, dx);
+                                                 });
 }
 template void scan_delta_grad(const Delta<float>&, const DeltaPrepared&, const DeltaStates&, const float*, float*,
                               CudaContext&);

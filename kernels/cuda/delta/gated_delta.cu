@@ -18,7 +18,8 @@ template <class Form, bool kKeep, class T>
 __global__ void __launch_bounds__(Form::kThreads, 1)
     delta_scan(const Delta<T> op, const DeltaPrepared prepared, int stages, const DeltaStates kept, T* o) {
   const ScanPlace<Form> place(op);
-  const ScanHalf<Form, kTiles> own{reinterpret_cast<bf16*>(shared_memory() + place.half * ScanHalf<Form, kTiles>::kBytes)};
+  const ScanHalf<Form, kTiles> own{
+      reinterpret_cast<bf16*>(shared_memory() + place.half * ScanHalf<Form, kTiles>::kBytes)};
   char* staged = shared_memory() + Form::kHalves * ScanHalf<Form, kTiles>::kBytes;
   const auto state_tile = own.state(), right_side = own.rows(kRightSide), delta_tile = own.rows(kDelta),
              weighed_tile = own.rows(kWeighed);
@@ -117,7 +118,8 @@ void scan_delta(const Delta<T>& op, const DeltaPrepared& prepared, const DeltaSt
   if (kept)
     with_scan_form<kScanWarps, kTiles>(op, vectors, context, [&](auto form, dim3 grid, size_t bytes, int stages) {
       using Form = decltype(form);
-      QENG_LAUNCH(context, (delta_scan<Form, true, T>), grid, dim3(Form::kThreads), bytes, op, prepared, stages, *kept, o);
+      QENG_LAUNCH(context, (delta_scan<Form, true, T>), grid, dim3(Form::kThreads), bytes, op, prepared, stages, *kept,
+                  o);
     });
   else
     with_scan_form<2 * kScanWarps, kTiles>(op, vectors, context, [&](auto form, dim3 grid, size_t bytes, int stages) {

@@ -10,12 +10,12 @@
 namespace qeng {
 namespace {
 
-constexpr int kSlice = 8;               // dims of a thread
-constexpr int kColumns = 4;             // of a thread
-constexpr int kStep = 4;                // rows, counted from the chunk's first, that are not summed by slices
+constexpr int kSlice = 8;    // dims of a thread
+constexpr int kColumns = 4;  // of a thread
+constexpr int kStep = 4;     // rows, counted from the chunk's first, that are not summed by slices
 constexpr int kThreads = 256;
-constexpr int kKeyPitch = kChunk + 8;   // floats: four neighbouring dims' rows lie in different banks
-constexpr int kQuarters = 4;            // of the sum over dims of two rows' product: dims d, d + 4, ..
+constexpr int kKeyPitch = kChunk + 8;  // floats: four neighbouring dims' rows lie in different banks
+constexpr int kQuarters = 4;           // of the sum over dims of two rows' product: dims d, d + 4, ..
 
 struct Pages {
   float *state, *rows;
@@ -337,7 +337,8 @@ __global__ void __launch_bounds__(128) keep_keys(const Delta<T> op, const Pages 
   const int key_head = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
   const Sequence sequence(op, pages, static_cast<int>(blockIdx.y));
   const auto replaced = [&](int64_t position) {
-    return position + kChunk < sequence.length && (position + kChunk) / pages.page_tokens == position / pages.page_tokens;
+    return position + kChunk < sequence.length &&
+           (position + kChunk) / pages.page_tokens == position / pages.page_tokens;
   };
   for (int64_t position = sequence.begun, next; position < sequence.length; position = next) {
     next = min(sequence.length, (position / kChunk + 1) * kChunk);
