@@ -84,8 +84,18 @@ struct DeltaPrepared {
   float* vectors;                // [slots, value heads, kPreparedVectors, kChunk]
   bf16 *t, *p;                   // [slots, value heads, parts, kChunk, kChunk]
 };
+// Two neighbours of a [kParts, kChunk, kChunk] matrix.
+template <int kParts>
+__device__ inline void put_pair(bf16* matrix, int row, int column, float low, float high) {
+  uint32_t packed[kParts];
+  split(low, high, packed);
+#pragma unroll
+  for (int part = 0; part < kParts; ++part)
+    *reinterpret_cast<uint32_t*>(matrix + (part * kChunk + row) * kChunk + column) = packed[part];
+}
+
 template <class T>
-DeltaPrepared allocate_prepared(const Delta<T>& op, CudaContext& context);
+DeltaPrepared allocate_prepared(const Delta<T>& op, int64_t slots, CudaContext& context);
 template <class T>
 void prepare_delta(const Delta<T>& op, const DeltaPrepared& prepared, CudaContext& context);
 

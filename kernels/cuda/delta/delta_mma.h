@@ -173,28 +173,30 @@ struct PartsTile {
   }
 };
 
-// Starts to fill the first `count` columns of a tile with rows of a matrix; those from `rows` on become zeros.
+// Starts to fill the first `count` columns of a tile with rows first .. rows - 1 of a matrix; the others become zeros.
 template <int kThreads>
 __device__ inline void fetch_rows(int thread, const PartsTile<1>& tile, const bf16* from, int64_t stride, int count,
-                                  int rows) {
+                                  int rows, int first = 0) {
   const int chunks = tile.columns / 8;
   for (int i = thread; i < tile.rows * chunks; i += kThreads) {
     const int row = i / chunks, chunk = i % chunks * 8;
-    const bool real = row < rows;
+    const bool real = row >= first && row < rows;
     if (chunk < count)
-      ptx::cp_async_16(tile.at(0, row, chunk), real ? from + row * stride + chunk : from, real ? 16 : 0);
+      ptx::cp_async_16(tile.at(0, row, chunk), from + (real ? row : first) * stride + chunk, real ? 16 : 0);
   }
 }
 
-// Rows of a matrix in device memory; those from `rows` on are zeros. Its blocks are operands as PartsTile's are.
+// Rows first .. rows - 1 of a matrix in device memory; the others are zeros. Its blocks are operands as PartsTile's are.
 template <class T>
 struct MemoryRows {
   static constexpr int kParts = kDirect<T>;
   const T* data;
   int64_t stride;
-  int rows;
+  int rows, first = 0;
 
-  __device__ float value(int row, int column) const { return row < rows ? to_f32(data[row * stride + column]) : 0.0f; }
+  __device__ float value(int row, int column) const {
+    return row >= first && row < rows ? to_f32(data[row * stride + column]) : 0.0f;
+  }
   __device__ Parts<kParts> left(int row, int column) const {
     const int g = static_cast<int>(threadIdx.x) % kWarp / 4, t = static_cast<int>(threadIdx.x) % 4;
     Parts<kParts> a;

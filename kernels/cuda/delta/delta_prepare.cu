@@ -95,16 +95,6 @@ __device__ void invert(const float* a, float* t) {
   }
 }
 
-// Two neighbours of a [kParts, kChunk, kChunk] matrix.
-template <int kParts>
-__device__ void put_pair(bf16* matrix, int row, int column, float low, float high) {
-  uint32_t packed[kParts];
-  split(low, high, packed);
-#pragma unroll
-  for (int part = 0; part < kParts; ++part)
-    *reinterpret_cast<uint32_t*>(matrix + (part * kChunk + row) * kChunk + column) = packed[part];
-}
-
 template <class T, bool kStaged>
 __global__ void __launch_bounds__(kThreads, 3) delta_prepare(const Delta<T> op, const DeltaPrepared out) {
   const int64_t slot = blockIdx.x;
@@ -206,15 +196,15 @@ __global__ void clear_rows(const int32_t* cu, int documents, int64_t rows, int64
 }  // namespace
 
 template <class T>
-DeltaPrepared allocate_prepared(const Delta<T>& op, CudaContext& context) {
-  const int64_t heads = slots_of(op) * op.heads, value_heads = heads * op.group;
+DeltaPrepared allocate_prepared(const Delta<T>& op, int64_t slots, CudaContext& context) {
+  const int64_t heads = slots * op.heads, value_heads = heads * op.group;
   const int64_t matrix = kDerived<T> * kChunk * kChunk;
   float* vectors = context.scratch.take<float>((2 * heads + kPreparedVectors * value_heads) * kChunk);
   bf16* matrices = context.scratch.take<bf16>(2 * value_heads * matrix);
   return {vectors, vectors + heads * kChunk, vectors + 2 * heads * kChunk, matrices, matrices + value_heads * matrix};
 }
-template DeltaPrepared allocate_prepared(const Delta<float>&, CudaContext&);
-template DeltaPrepared allocate_prepared(const Delta<bf16>&, CudaContext&);
+template DeltaPrepared allocate_prepared(const Delta<float>&, int64_t, CudaContext&);
+template DeltaPrepared allocate_prepared(const Delta<bf16>&, int64_t, CudaContext&);
 
 template <class T>
 void prepare_delta(const Delta<T>& op, const DeltaPrepared& out, CudaContext& context) {

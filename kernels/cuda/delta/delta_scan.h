@@ -47,6 +47,12 @@ struct ScanForm {
   static constexpr int kPairs = kMostDim / 16 / kSharers;  // of a warp's dims, 16 each
 };
 
+// The first role's warps share the state, also where there is a second.
+template <class Form>
+struct StateForm : Form {
+  static constexpr int kSharers = kScanWarps, kPairs = Form::kMostDim / 16 / kScanWarps;
+};
+
 // A warp's place. Warps of a half share the dims of its state; those of a role, kScanWarps of them, the rows of a chunk.
 template <class Form>
 struct ScanPlace {
@@ -105,17 +111,19 @@ struct ScanStage {
   const float* vectors;
   __device__ const float* vector(DeltaVector which) const { return vectors + which * kChunk; }
 
-  // The stage at `memory` of the chunk at a row, its `values` being from that row and the block's first column on.
+  // The stage at `memory` of the chunk at a row, its `values` being from that row and the block's first column on. Rows
+  // before `first` of the chunk do not exist.
   __device__ ScanStage(char* memory, const Delta<typename Form::T>& op, const ScanPlace<Form>& place, int64_t row,
-                       int rows, const typename Form::T* columns, int64_t stride) {
+                       int rows, const typename Form::T* columns, int64_t stride, int first = 0) {
     bf16* next = reinterpret_cast<bf16*>(memory);
     t = {next, kChunk, kChunk}, p = {next + kMatrix, kChunk, kChunk}, next += 2 * kMatrix;
     if constexpr (Form::kStaged) {
       k = {next, kChunk, Form::kMostDim}, q = {next + kRows, kChunk, Form::kMostDim};
       values = {next + 2 * kRows, kChunk, Form::kColumns};
     } else {
-      k = {op.k(row, place.key_head), op.columns, rows}, q = {op.q(row, place.key_head), op.columns, rows};
-      values = {columns, stride, rows};
+      k = {op.k(row, place.key_head), op.columns, rows, first},
+      q = {op.q(row, place.key_head), op.columns, rows, first};
+      values = {columns, stride, rows, first};
     }
     vectors = reinterpret_cast<const float*>(next + 2 * kRows + kValues);
   }
@@ -123,7 +131,7 @@ struct ScanStage {
   // Starts to fill it, as a group of copies. queries: with q and P.
   __device__ void fetch(const DeltaPrepared& prepared, const Delta<typename Form::T>& op, const ScanPlace<Form>& place,
                         int64_t slot, int64_t row, int rows, const typename Form::T* columns, int64_t stride,
-                        bool queries) const {
+                        bool queries, int first = 0) const {
     const int64_t at = slot * op.launched_value_heads() + place.head;
     const int thread = ptx::opaque(place.thread);  // else addresses are kept in registers from chunk to chunk
     const auto lower = [&](const Matrix& matrix, const bf16* from) {
@@ -140,9 +148,9 @@ struct ScanStage {
     for (int i = thread; i < kPreparedVectors * kChunk / 4; i += Form::kThreads)
       ptx::cp_async_16(to + 4 * i, prepared.vectors + at * kPreparedVectors * kChunk + 4 * i);
     if constexpr (Form::kStaged) {
-      fetch_rows<Form::kThreads>(thread, k, op.k(row, place.key_head), op.columns, op.dim, rows);
-      if (queries) fetch_rows<Form::kThreads>(thread, q, op.q(row, place.key_head), op.columns, op.dim, rows);
-      fetch_rows<Form::kThreads>(thread, values, columns, stride, Form::kColumns, rows);
+      fetch_rows<Form::kThreads>(thread, k, op.k(row, place.key_head), op.columns, op.dim, rows, first);
+      if (queries) fetch_rows<Form::kThreads>(thread, q, op.q(row, place.key_head), op.columns, op.dim, rows, first);
+      fetch_rows<Form::kThreads>(thread, values, columns, stride, Form::kColumns, rows, first);
     }
     ptx::cp_async_commit();
   }
@@ -183,7 +191,7 @@ __device__ inline void store_columns(const Sums16& sums, int rows, typename Form
 
 // Calls launch(form, grid, bytes of shared memory, stages) for these shapes: stages are the chunks that shared memory
 // has room for. The bits do not depend on any of it.
-template <int kSharers, int kTiles, int kFloats = 0, class T, class F>
+template <int kSharers, int kTiles, int kFloats = 0, int kMostHalves = 2, class T, class F>
 void with_scan_form(const Delta<T>& op, bool vectors, const CudaContext& context, F launch) {
   const auto try_form = [&](auto form, int most_stages) {
     using Form = decltype(form);
@@ -203,9 +211,10 @@ void with_scan_form(const Delta<T>& op, bool vectors, const CudaContext& context
     if (vectors && op.dim <= 128) {
       // Twice 16 columns read the rows of x half as often, where that leaves at least half of the GPU at work.
       const int64_t blocks = int64_t{op.heads} * op.group * (op.wide / 32) * op.documents;
-      if (op.wide % 32 == 0 && 2 * blocks >= context.multiprocessors &&
-          try_form(ScanForm<T, 128, true, 2, kSharers>(), 2))
-        return;
+      if constexpr (kMostHalves == 2)
+        if (op.wide % 32 == 0 && 2 * blocks >= context.multiprocessors &&
+            try_form(ScanForm<T, 128, true, 2, kSharers>(), 2))
+          return;
       if (try_form(ScanForm<T, 128, true, 1, kSharers>(), 2)) return;
     }
   }

@@ -7,12 +7,6 @@ namespace {
 
 enum Tile { kRightSide, kDelta, kWeighed, kTiles };
 
-// The first role's warps share the state, also where there is a second.
-template <class Form>
-struct StateForm : Form {
-  static constexpr int kSharers = kScanWarps, kPairs = Form::kMostDim / 16 / kScanWarps;
-};
-
 // stages: 1 or 2. kKeep: the states as chunks began and D^T go to memory, for the gradient; else o does.
 template <class Form, bool kKeep, class T>
 __global__ void __launch_bounds__(Form::kThreads, 1)
@@ -138,7 +132,7 @@ void run(const GatedDelta& op, CudaContext& context) {
     if (op.state) {
       run_paged_delta(op, delta, context);
     } else {
-      const DeltaPrepared prepared = allocate_prepared(delta, context);
+      const DeltaPrepared prepared = allocate_prepared(delta, slots_of(delta), context);
       prepare_delta(delta, prepared, context);
       scan_delta<T>(delta, prepared, nullptr, op.o.as<T>(), context);
     }

@@ -356,7 +356,7 @@ void run_grad(const GatedDeltaGrad& op, CudaContext& context) {
   gradients.dbeta = gradients.dsums + units * kChunk * tiles, gradients.slots = slots;
   gradients.tiles = static_cast<int>(tiles);
   delta.heads = static_cast<int>(heads);
-  const DeltaPrepared prepared = allocate_prepared(delta, context);
+  const DeltaPrepared prepared = allocate_prepared(delta, slots_of(delta), context);
   for (int first = 0; first < delta.key_heads; first += static_cast<int>(heads)) {
     delta.first_head = first, delta.heads = std::min(static_cast<int>(heads), delta.key_heads - first);
     prepare_delta(delta, prepared, context);
