@@ -32,8 +32,13 @@ struct DeltaSequence {
   }
   // One row that does not begin a chunk, for which there is a kernel.
   __device__ bool lone() const { return length - begun == 1 && begun % kChunk != 0; }
-  // The chunk that the sequence's state is of, and where a position is in chunk c.
+  // Chunks that new rows or the state as it is kept are of, of sequences that are not lone.
   __device__ int64_t first_chunk() const { return (begun > 0 ? begun - 1 : 0) / kChunk; }
+  __device__ int64_t last_chunk() const { return (length - 1) / kChunk; }
+  __device__ int chunks() const {
+    return length == 0 || lone() ? 0 : static_cast<int>(last_chunk() - first_chunk()) + 1;
+  }
+  // Where a position is in a chunk.
   __device__ int within(int64_t position, int64_t chunk) const {
     const int64_t place = position - chunk * kChunk;
     return static_cast<int>(place < 0 ? 0 : place < kChunk ? place : kChunk);
@@ -104,11 +109,22 @@ __device__ inline float begin_delta(float reading, float read, float beta, float
 }
 __device__ inline float begin_out(float asking, float asked, float before) { return fmaf(asking, asked, before); }
 
-// Rows of sequences that are not lone, a chunk after the other (paged_delta_chunks.cu), and lone rows
-// (paged_delta_row.cu).
+// Lone rows (paged_delta_row.cu). Leaves the chunks of each other sequence, and of a lone one 0, in chunks: [documents].
 template <class T>
-void run_paged_chunks(const Delta<T>& op, const DeltaPages& pages, T* o, CudaContext& context);
-template <class T>
-void run_paged_row(const Delta<T>& op, const DeltaPages& pages, T* o, CudaContext& context);
+void run_paged_row(const Delta<T>& op, const DeltaPages& pages, int32_t* chunks, T* o, CudaContext& context);
+
+// Calls f(sequence, its chunks, sequences before it, chunks before it) for those that have chunks, by all threads.
+template <class F>
+__device__ inline void each_sequence(const int32_t* chunks, int documents, F f) {
+  int sequences = 0, before = 0;
+  for (int first = 0; first < documents; first += kWarp) {
+    const int s = first + static_cast<int>(threadIdx.x) % kWarp, own = s < documents ? chunks[s] : 0;
+    for (uint32_t some = __ballot_sync(kAllLanes, own > 0); some != 0; some &= some - 1) {
+      const int lane = __ffs(static_cast<int>(some)) - 1, count = __shfl_sync(kAllLanes, own, lane);
+      f(first + lane, count, sequences++, before);
+      before += count;
+    }
+  }
+}
 
 }  // namespace qeng

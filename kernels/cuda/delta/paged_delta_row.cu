@@ -1,4 +1,4 @@
-// Decoding: sequences that have one row more, but for a chunk's first, which goes to paged_delta_chunks.cu. A block has a
+// Decoding: sequences that have one row more, but for a chunk's first, which goes to paged_delta.cu. A block has a
 // value head and reads its state once. A warp multiplies 32 columns of a matrix in memory with the row's key and query:
 // of the state, of the keys before it in the chunk, and of the rows of D.
 #include "kernels/cuda/delta/delta_pages.h"
@@ -96,9 +96,11 @@ struct Shared {
 };
 
 template <class T>
-__global__ void __launch_bounds__(kMostWarps* kWarp) paged_delta_row(const Delta<T> op, const DeltaPages pages, T* o) {
+__global__ void __launch_bounds__(kMostWarps* kWarp)
+    paged_delta_row(const Delta<T> op, const DeltaPages pages, int32_t* chunks, T* o) {
   constexpr int kParts = kDerived<T>;
   const DeltaSequence sequence(op, pages, static_cast<int>(blockIdx.y));
+  if (blockIdx.x == 0 && threadIdx.x == 0) chunks[blockIdx.y] = sequence.chunks();
   if (!sequence.lone()) return;
   const int64_t page = sequence.page(op, pages, sequence.begun), row = sequence.row;
   if (page < 0) return;
@@ -216,13 +218,13 @@ __global__ void __launch_bounds__(kMostWarps* kWarp) paged_delta_row(const Delta
 }  // namespace
 
 template <class T>
-void run_paged_row(const Delta<T>& op, const DeltaPages& pages, T* o, CudaContext& context) {
+void run_paged_row(const Delta<T>& op, const DeltaPages& pages, int32_t* chunks, T* o, CudaContext& context) {
   const int warps = static_cast<int>(ceil_div(op.wide, kWide)) + kKeyWarps;
   QENG_LAUNCH(context, paged_delta_row<T>,
               dim3(static_cast<unsigned>(op.value_heads), static_cast<unsigned>(op.documents)),
-              dim3(static_cast<unsigned>(warps * kWarp)), Shared<T>::bytes(op.dim), op, pages, o);
+              dim3(static_cast<unsigned>(warps * kWarp)), Shared<T>::bytes(op.dim), op, pages, chunks, o);
 }
-template void run_paged_row(const Delta<float>&, const DeltaPages&, float*, CudaContext&);
-template void run_paged_row(const Delta<bf16>&, const DeltaPages&, bf16*, CudaContext&);
+template void run_paged_row(const Delta<float>&, const DeltaPages&, int32_t*, float*, CudaContext&);
+template void run_paged_row(const Delta<bf16>&, const DeltaPages&, int32_t*, bf16*, CudaContext&);
 
 }  // namespace qeng
