@@ -221,6 +221,45 @@ struct MemoryRows {
   }
 };
 
+// Parts of a matrix [kParts, kSize, kSize] in device memory; right operands as PartsTile's are.
+template <int kParts, int kSize>
+struct MemoryParts {
+  const bf16* data;
+
+  __device__ const bf16* at(int part, int row, int column) const {
+    return data + (part * kSize + row) * kSize + column;
+  }
+  __device__ float value(int row, int column) const {
+    float sum = 0;
+#pragma unroll
+    for (int part = kParts - 1; part >= 0; --part) sum += to_f32(*at(part, row, column));
+    return sum;
+  }
+  __device__ Parts<kParts> right(int row, int column) const {
+    const int g = static_cast<int>(threadIdx.x) % kWarp / 4, t = static_cast<int>(threadIdx.x) % 4;
+    Parts<kParts> b;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        b.r[part][i] =
+            *reinterpret_cast<const uint32_t*>(at(part, row + 8 * (i / 2) + g, column + 8 * (i % 2) + 2 * t));
+    return b;
+  }
+  __device__ Parts<kParts> right_down(int row, int column) const {
+    const int g = static_cast<int>(threadIdx.x) % kWarp / 4, t = static_cast<int>(threadIdx.x) % 4;
+    Parts<kParts> b;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const bf16* pair = at(part, row + 8 * (i % 2) + 2 * t, column + 8 * (i / 2) + g);
+        b.r[part][i] = uint32_t{pair[kSize].bits} << 16 | pair[0].bits;
+      }
+    return b;
+  }
+};
+
 // Rows of x as a kernel reads them: from shared memory, which takes bf16, or as they lie.
 template <class T, bool kStaged>
 using RowsOf = std::conditional_t<kStaged, PartsTile<1>, MemoryRows<T>>;

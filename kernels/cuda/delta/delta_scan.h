@@ -95,59 +95,60 @@ struct State {
   }
 };
 
-// What a chunk's work reads, in shared memory: T and P, the vectors of DeltaPrepared, and where they are staged the rows
-// of k and q, and the block's columns of v or dO.
+// What a chunk's work reads: T and P, the vectors of DeltaPrepared, the rows of k and q, and the block's columns of v or
+// dO. In shared memory where they are staged.
 template <class Form>
 struct ScanStage {
+  using T = typename Form::T;
+  static constexpr bool kStaged = Form::kStaged;
   static constexpr int kMatrix = Form::kParts * kChunk * (kChunk + kRowGap);
-  static constexpr int kRows = Form::kStaged ? kChunk * (Form::kMostDim + kRowGap) : 0;
-  static constexpr int kValues = Form::kStaged ? kChunk * (Form::kColumns + kRowGap) : 0;
-  static constexpr int kBytes = 2 * (2 * kMatrix + 2 * kRows + kValues) + kPreparedVectors * kChunk * 4;
-  using Matrix = PartsTile<Form::kParts>;
-  using Rows = RowsOf<typename Form::T, Form::kStaged>;
+  static constexpr int kRows = kChunk * (Form::kMostDim + kRowGap), kValues = kChunk * (Form::kColumns + kRowGap);
+  static constexpr int kBytes = kStaged ? 2 * (2 * kMatrix + 2 * kRows + kValues) + kPreparedVectors * kChunk * 4 : 0;
+  using Matrix = std::conditional_t<kStaged, PartsTile<Form::kParts>, MemoryParts<Form::kParts, kChunk>>;
+  using Rows = RowsOf<T, kStaged>;
 
   Matrix t, p;
   Rows k, q, values;
   const float* vectors;
   __device__ const float* vector(DeltaVector which) const { return vectors + which * kChunk; }
 
-  // The stage at `memory` of the chunk at a row, its `values` being from that row and the block's first column on. Rows
-  // before `first` of the chunk do not exist.
-  __device__ ScanStage(char* memory, const Delta<typename Form::T>& op, const ScanPlace<Form>& place, int64_t row,
-                       int rows, const typename Form::T* columns, int64_t stride, int first = 0) {
-    bf16* next = reinterpret_cast<bf16*>(memory);
-    t = {next, kChunk, kChunk}, p = {next + kMatrix, kChunk, kChunk}, next += 2 * kMatrix;
-    if constexpr (Form::kStaged) {
-      k = {next, kChunk, Form::kMostDim}, q = {next + kRows, kChunk, Form::kMostDim};
-      values = {next + 2 * kRows, kChunk, Form::kColumns};
+  // The stage at `memory` of the chunk in a slot, which begins at a row; rows before `first` of it and from `rows` on do
+  // not exist. columns: the block's of v or dO, from that row on.
+  __device__ ScanStage(char* memory, const DeltaPrepared& prepared, const Delta<T>& op, const ScanPlace<Form>& place,
+                       int64_t slot, int64_t row, int rows, const T* columns, int64_t stride, int first = 0) {
+    if constexpr (kStaged) {
+      bf16* next = reinterpret_cast<bf16*>(memory);
+      t = {next, kChunk, kChunk}, p = {next + kMatrix, kChunk, kChunk}, next += 2 * kMatrix;
+      k = {next, kChunk, Form::kMostDim}, q = {next + kRows, kChunk, Form::kMostDim}, next += 2 * kRows;
+      values = {next, kChunk, Form::kColumns}, vectors = reinterpret_cast<const float*>(next + kValues);
     } else {
+      const int64_t at = slot * op.launched_value_heads() + place.head;
+      t = {prepared.t + at * Form::kParts * kChunk * kChunk}, p = {prepared.p + at * Form::kParts * kChunk * kChunk};
       k = {op.k(row, place.key_head), op.columns, rows, first},
       q = {op.q(row, place.key_head), op.columns, rows, first};
-      values = {columns, stride, rows, first};
+      values = {columns, stride, rows, first}, vectors = prepared.vectors + at * kPreparedVectors * kChunk;
     }
-    vectors = reinterpret_cast<const float*>(next + 2 * kRows + kValues);
   }
 
   // Starts to fill it, as a group of copies. queries: with q and P.
-  __device__ void fetch(const DeltaPrepared& prepared, const Delta<typename Form::T>& op, const ScanPlace<Form>& place,
-                        int64_t slot, int64_t row, int rows, const typename Form::T* columns, int64_t stride,
-                        bool queries, int first = 0) const {
-    const int64_t at = slot * op.launched_value_heads() + place.head;
-    const int thread = ptx::opaque(place.thread);  // else addresses are kept in registers from chunk to chunk
-    const auto lower = [&](const Matrix& matrix, const bf16* from) {
-      constexpr int kChunks = kChunk / 8;
-      for (int i = thread; i < Form::kParts * kChunk * kChunks; i += Form::kThreads) {
-        const int line = i / kChunks, chunk = i % kChunks;
-        if (chunk / 2 <= line % kChunk / 16)
-          ptx::cp_async_16(matrix.data + line * matrix.pitch() + chunk * 8, from + line * kChunk + chunk * 8);
-      }
-    };
-    lower(t, prepared.t + at * Form::kParts * kChunk * kChunk);
-    if (queries) lower(p, prepared.p + at * Form::kParts * kChunk * kChunk);
-    float* to = const_cast<float*>(vectors);
-    for (int i = thread; i < kPreparedVectors * kChunk / 4; i += Form::kThreads)
-      ptx::cp_async_16(to + 4 * i, prepared.vectors + at * kPreparedVectors * kChunk + 4 * i);
-    if constexpr (Form::kStaged) {
+  __device__ void fetch(const DeltaPrepared& prepared, const Delta<T>& op, const ScanPlace<Form>& place, int64_t slot,
+                        int64_t row, int rows, const T* columns, int64_t stride, bool queries, int first = 0) const {
+    if constexpr (kStaged) {
+      const int64_t at = slot * op.launched_value_heads() + place.head;
+      const int thread = ptx::opaque(place.thread);  // else addresses are kept in registers from chunk to chunk
+      const auto lower = [&](const Matrix& matrix, const bf16* from) {
+        constexpr int kChunks = kChunk / 8;
+        for (int i = thread; i < Form::kParts * kChunk * kChunks; i += Form::kThreads) {
+          const int line = i / kChunks, chunk = i % kChunks;
+          if (chunk / 2 <= line % kChunk / 16)
+            ptx::cp_async_16(matrix.data + line * matrix.pitch() + chunk * 8, from + line * kChunk + chunk * 8);
+        }
+      };
+      lower(t, prepared.t + at * Form::kParts * kChunk * kChunk);
+      if (queries) lower(p, prepared.p + at * Form::kParts * kChunk * kChunk);
+      float* to = const_cast<float*>(vectors);
+      for (int i = thread; i < kPreparedVectors * kChunk / 4; i += Form::kThreads)
+        ptx::cp_async_16(to + 4 * i, prepared.vectors + at * kPreparedVectors * kChunk + 4 * i);
       fetch_rows<Form::kThreads>(thread, k, op.k(row, place.key_head), op.columns, op.dim, rows, first);
       if (queries) fetch_rows<Form::kThreads>(thread, q, op.q(row, place.key_head), op.columns, op.dim, rows, first);
       fetch_rows<Form::kThreads>(thread, values, columns, stride, Form::kColumns, rows, first);

@@ -33,8 +33,8 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
     return dout + row * stride + place.value_head * op.wide + place.block_column;
   };
   const auto stage_of = [&](int64_t row) {
-    return ScanStage<Form>(staged + (row - begin) / kChunk % stages * ScanStage<Form>::kBytes, op, place, row,
-                           rows_of(row), columns_of(row), stride);
+    return ScanStage<Form>(staged + (row - begin) / kChunk % stages * ScanStage<Form>::kBytes, prepared, op, place,
+                           first_slot + (row - begin) / kChunk, row, rows_of(row), columns_of(row), stride);
   };
   const auto fetch = [&](int64_t row) {
     if (row >= begin)

@@ -24,8 +24,9 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
   const int64_t first_slot = op.first_slot(place.document);
   const auto rows_of = [&](int64_t row) { return static_cast<int>(end - row < kChunk ? end - row : kChunk); };
   const auto stage_of = [&](int64_t row) {
-    return ScanStage<Form>(staged + (row - begin) / kChunk % stages * ScanStage<Form>::kBytes, op, place, row,
-                           rows_of(row), op.v(row, place.value_head) + place.block_column, op.columns);
+    return ScanStage<Form>(staged + (row - begin) / kChunk % stages * ScanStage<Form>::kBytes, prepared, op, place,
+                           first_slot + (row - begin) / kChunk, row, rows_of(row),
+                           op.v(row, place.value_head) + place.block_column, op.columns);
   };
   const auto fetch = [&](int64_t row) {
     if (row < end)

@@ -53,19 +53,23 @@ struct ColumnTiles {
   }
 };
 
-// What a block has in shared memory besides two stages of them.
+// What a block has in shared memory besides one or two stages of them.
 template <class T, bool kStaged>
 struct Shared {
   using Tiles = ColumnTiles<T, kStaged>;
   static constexpr int kRowPitch = kDims<kStaged> + 4;                      // floats
   static constexpr int kPairs = kDerived<T> * kChunk * (kChunk + kRowGap);  // elements of a matrix of pairs of rows
   static constexpr int kOperand = kStaged ? kChunk * (kDims<kStaged> + kRowGap) : 0;
-  // Two stages, or what then lies in their place.
-  static constexpr int kTiles = std::max({2 * Tiles::kBytes, 4 * kChunk* kRowPitch, 4 * kPairs});
-  static constexpr size_t kBytes = kTiles + 4 * kOperand + sizeof(float) * (10 * kChunk + kRoleWarps);
+  // Stages, or what then lies in their place.
+  static constexpr int kLater = std::max(4 * kChunk * kRowPitch, 4 * kPairs);
+  static constexpr int kOneStage = std::max(Tiles::kBytes, kLater), kTwoStages = std::max(2 * Tiles::kBytes, kLater);
+  static constexpr size_t bytes(int stages) {
+    return (stages == 2 ? kTwoStages : kOneStage) + 4 * kOperand + sizeof(float) * (10 * kChunk + kRoleWarps);
+  }
   bf16* operands;  // k and q: [kChunk, dims]
   float *sums, *beta, *inverse_q, *inverse_k, *of_q, *of_read, *of_state, *of_write, *of_v, *products;
-  __device__ Shared() : operands(reinterpret_cast<bf16*>(shared_memory() + kTiles)) {
+  __device__ explicit Shared(int stages)
+      : operands(reinterpret_cast<bf16*>(shared_memory() + (stages == 2 ? kTwoStages : kOneStage))) {
     sums = reinterpret_cast<float*>(operands + 2 * kOperand), beta = sums + kChunk;
     inverse_q = beta + kChunk, inverse_k = inverse_q + kChunk;
     of_q = inverse_k + kChunk, of_read = of_q + kChunk, of_state = of_read + kChunk, of_write = of_state + kChunk;
@@ -119,7 +123,7 @@ struct RowSums {
 template <class T, bool kStaged>
 __global__ void __launch_bounds__(kThreads, 1)
     delta_rows_grad(const Delta<T> op, const DeltaPrepared prepared, const DeltaStates kept, const T* dout,
-                    const DeltaGradients out) {
+                    const DeltaGradients out, int stages) {
   using Tiles = ColumnTiles<T, kStaged>;
   constexpr int kParts = kDerived<T>;
   const int64_t slot = blockIdx.x;
@@ -134,7 +138,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int64_t stride = int64_t{op.value_heads} * op.wide;
   const T *of_dout = dout + chunk.row * stride + value_head * op.wide, *of_v = op.v(chunk.row, value_head);
   const T *of_q = op.q(chunk.row, key_head) + first, *of_k = op.k(chunk.row, key_head) + first;
-  const Shared<T, kStaged> shared;
+  const Shared<T, kStaged> shared(stages);
   RowsOf<T, kStaged> q, k;
   if constexpr (kStaged) {
     k = {shared.operands, kChunk, kDims<kStaged>}, q = {k.end(), kChunk, kDims<kStaged>};
@@ -151,8 +155,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     shared.inverse_k[thread] = prepared.inverse_k[of_key * kChunk + thread];
   }
   const auto tiles_of = [&](int column) {
-    return Tiles(shared_memory() + column / kScanColumns % 2 * Tiles::kBytes, of_dout + column, stride, of_v + column,
-                 op.columns, chunk.rows);
+    return Tiles(shared_memory() + column / kScanColumns % stages * Tiles::kBytes, of_dout + column, stride,
+                 of_v + column, op.columns, chunk.rows);
   };
   const auto fetch = [&](int column) {
     if (column < op.wide) {
@@ -184,8 +188,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   };
   fetch(0);
   for (int column = 0; column < op.wide; column += kScanColumns) {
-    fetch(column + kScanColumns);
-    ptx::cp_async_wait<1>();
+    if (stages == 2) {
+      fetch(column + kScanColumns);
+      ptx::cp_async_wait<1>();
+    } else {
+      ptx::cp_async_wait<0>();
+    }
     __syncthreads();
     const Tiles tiles = tiles_of(column);
     if (role == 0) {
@@ -204,7 +212,9 @@ __global__ void __launch_bounds__(kThreads, 1)
       sums.add(tiles.delta.left_down(0, row), tiles.dstate, 0, 0, dims);
     }
     __syncthreads();
+    if (stages == 1) fetch(column + kScanColumns);
   }
+  ptx::cp_async_wait<0>();
 
   // And those over the chunk's rows. The first roles leave the last one its left operands in the tiles' place.
   const float last = shared.sums[kChunk - 1], sign = role == 0 ? 1.0f : -1.0f;
@@ -364,9 +374,11 @@ void run_grad(const GatedDeltaGrad& op, CudaContext& context) {
     scan_delta_grad(delta, prepared, kept, op.dout.as<T>(), op.dx.as<T>(), context);
     const dim3 grid(static_cast<unsigned>(slots), static_cast<unsigned>(delta.heads * delta.group),
                     static_cast<unsigned>(tiles));
-    const auto launch_rows = [&](auto stages) {
-      QENG_LAUNCH(context, (delta_rows_grad<T, stages()>), grid, dim3(kThreads), (Shared<T, stages()>::kBytes), delta,
-                  prepared, kept, op.dout.as<T>(), gradients);
+    const auto launch_rows = [&](auto by_memory) {
+      using Memory = Shared<T, by_memory()>;
+      const int stages = Memory::bytes(2) <= context.shared_limit ? 2 : 1;
+      QENG_LAUNCH(context, (delta_rows_grad<T, by_memory()>), grid, dim3(kThreads), Memory::bytes(stages), delta,
+                  prepared, kept, op.dout.as<T>(), gradients, stages);
     };
     if (staged)
       launch_rows(std::is_same<T, bf16>());

@@ -203,9 +203,9 @@ __device__ void run_sequence(const Delta<T>& op, const DeltaPages& pages, const 
   const int64_t first_chunk = sequence.first_chunk(), last_chunk = sequence.last_chunk();
   const auto stage_of = [&](int64_t c) {
     const int64_t row = sequence.row_of(c);
-    return Stage(staged + (c - first_chunk) % stages * Stage::kBytes, op, place, row,
-                 sequence.within(sequence.length, c), op.v(row, place.value_head) + place.block_column, op.columns,
-                 sequence.within(sequence.begun, c));
+    return Stage(staged + (c - first_chunk) % stages * Stage::kBytes, prepared, op, place,
+                 first_paged_slot(op, number) + c - first_chunk, row, sequence.within(sequence.length, c),
+                 op.v(row, place.value_head) + place.block_column, op.columns, sequence.within(sequence.begun, c));
   };
   const auto fetch = [&](int64_t c) {
     const int64_t row = sequence.row_of(c);
