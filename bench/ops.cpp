@@ -247,6 +247,25 @@ Op causal_conv(Operands& o, int64_t t, int64_t channels, bool backward) {
       x, w, cu, o.random(kHalf, {t, channels}), y, o.empty(kFull, {channels, 4}), o.empty(kFull, {channels})};
 }
 
+// 16 key heads of 128 over one document, as Qwen3.5 has them.
+Op gated_delta(Operands& o, int64_t t, int64_t value_heads, bool backward) {
+  const DeltaShape shape{16, value_heads, 128, 128};
+  const View x = o.random(kHalf, {t, shape.columns()}), beta = o.constant(kFull, {t, value_heads}, 0.5f);
+  const View g = o.constant(kFull, {t, value_heads}, -0.1f), cu = o.list({0, static_cast<int32_t>(t)});
+  const int64_t wide = value_heads * shape.value_dim;
+  if (!backward)
+    return GatedDelta{.x = x, .g = g, .beta = beta, .cu = cu, .o = o.empty(kHalf, {t, wide}), .shape = shape};
+  return GatedDeltaGrad{.x = x,
+                        .g = g,
+                        .beta = beta,
+                        .cu = cu,
+                        .dout = o.random(kHalf, {t, wide}),
+                        .dx = o.empty(kHalf, {t, shape.columns()}),
+                        .dg = o.empty(kFull, {t, value_heads}),
+                        .dbeta = o.empty(kFull, {t, value_heads}),
+                        .shape = shape};
+}
+
 Op add_norm(Operands& o, int64_t t, int64_t dim) {
   const View a = o.random(kHalf, {t, dim}), b = o.random(kHalf, {t, dim}), w = o.random(kHalf, {dim});
   return AddRmsNorm{a, b, w, o.empty(kHalf, {t, dim}), o.empty(kHalf, {t, dim}), o.empty(kFull, {t})};
@@ -464,6 +483,10 @@ std::vector<Case> cases(const Model& m, int64_t t) {
       {"layer_norm_grad", [=](Operands& o) { return layer_norm(o, t, hidden, true); }, ""},
       {"causal_conv", [=](Operands& o) { return causal_conv(o, t, wide, false); }, ""},
       {"causal_conv_grad", [=](Operands& o) { return causal_conv(o, t, wide, true); }, ""},
+      {"gated_delta, 16 heads", [=](Operands& o) { return gated_delta(o, t, 16, false); }, ""},
+      {"gated_delta_grad, 16 heads", [=](Operands& o) { return gated_delta(o, t, 16, true); }, ""},
+      {"gated_delta, 16 and 32 heads", [=](Operands& o) { return gated_delta(o, t, 32, false); }, ""},
+      {"gated_delta_grad, 16 and 32 heads", [=](Operands& o) { return gated_delta(o, t, 32, true); }, ""},
       {"swiglu",
        [=](Operands& o) {
          return SwiGlu{half(t, wide)(o), half(t, wide)(o), o.empty(kHalf, {t, wide})};

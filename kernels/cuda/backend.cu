@@ -292,14 +292,14 @@ class CudaBackend : public Backend {
         fail("value", "copy_pages: page ", fault.value, " of pair ", fault.place, " is outside the pool of ",
              fault.limit, " pages");
       case FaultKind::page:
-        fail("value", "paged_attention: page ", fault.value, " of sequence ", fault.place, " is outside the pool of ",
+        fail("value", "page ", fault.value, " of sequence ", fault.place, " is outside the pool of ",
              fault.limit, " pages");
       case FaultKind::queries:
         fail("value", "paged_attention: cu_q[", fault.place, "] is ", fault.value,
              "; expected ascending from 0 to at most ", fault.limit);
       case FaultKind::length:
-        fail("value", "paged_attention: lengths[", fault.place, "] is ", fault.value,
-             "; expected at least the sequence's queries and at most the ", fault.limit, " tokens of its pages");
+        fail("value", "lengths[", fault.place, "] is ", fault.value,
+             "; expected at least the sequence's rows here and at most the ", fault.limit, " of its pages");
       case FaultKind::index:
         fail("value", "index ", fault.value, " at position ", fault.place, " is outside [0, ", fault.limit, ")");
       case FaultKind::experts:

@@ -24,12 +24,14 @@ void draw_operands(Draw& draw, AnyOp& op, DType dtype, int64_t rows) {
   }
 }
 
+// Few heads where they are large: that they are apart small ones tell as well.
 DeltaShape drawn_shape(Draw& draw, bool small) {
   DeltaShape shape;
-  shape.key_heads = draw.integer(1, small ? 1 : 3);
-  shape.value_heads = shape.key_heads * draw.integer(1, small ? 2 : 3);
-  shape.key_dim = small ? 16 : draw.pick<int64_t>({16, 32, 64, 80, 128});
-  shape.value_dim = small ? 16 : draw.pick<int64_t>({16, 32, 64, 112, 128});
+  shape.key_dim = small ? 16 : draw.pick<int64_t>({16, 16, 32, 32, 64, 80, 128, 208, 256});
+  shape.value_dim = small ? 16 : draw.pick<int64_t>({16, 16, 32, 32, 64, 112, 128, 144, 256});
+  const int64_t most = small || shape.key_dim * shape.value_dim <= 32 * 64 ? 3 : 1;
+  shape.key_heads = draw.integer(1, small ? 1 : most);
+  shape.value_heads = shape.key_heads * draw.integer(1, small || most == 1 ? 2 : most);
   return shape;
 }
 

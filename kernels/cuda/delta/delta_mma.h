@@ -1,0 +1,267 @@
+// Products for the gated delta rule by bf16 tensor cores, as exact as their operands' type asks. A number is a sum of
+// bf16 parts, each the rounded rest of those before it: one part is exact for what was bf16 in memory, two give 16 bits
+// of what is computed, three the 24 of f32. A product is the sum of its parts' products but for those below the last
+// part. kDirect parts are of x as it lies in memory, kDerived of what is computed.
+#pragma once
+#include "kernels/cuda/ptx/ptx.h"
+
+namespace qeng {
+
+template <class T>
+constexpr int kDirect = std::is_same_v<T, float> ? 3 : 1;
+template <class T>
+constexpr int kDerived = std::is_same_v<T, float> ? 3 : 2;
+
+// Of each part a left operand of mma, 16 x 16, or the right operands of two neighbouring ones, 16 x 8 each: r[.][0] and
+// [1] of the first, [2] and [3] of the second.
+template <int kParts>
+struct Parts {
+  uint32_t r[kParts][4];
+};
+
+// A left operand's registers as those of a right one whose rows and columns change places, and the other way round.
+template <int kParts>
+__device__ inline Parts<kParts> swapped(Parts<kParts> operand) {
+#pragma unroll
+  for (int part = 0; part < kParts; ++part) {
+    const uint32_t other = operand.r[part][1];
+    operand.r[part][1] = operand.r[part][2], operand.r[part][2] = other;
+  }
+  return operand;
+}
+
+// The parts of two numbers, the first in the lower halves.
+template <int kParts>
+__device__ inline void split(float low, float high, uint32_t (&packed)[kParts]) {
+#pragma unroll
+  for (int part = 0; part < kParts; ++part) {
+    packed[part] = ptx::pack_bf16(low, high);
+    low -= float_of(packed[part] << 16), high -= float_of(packed[part] & 0xffff0000u);
+  }
+}
+template <int kParts>
+__device__ inline void set(Parts<kParts>& operand, int i, float low, float high) {
+  uint32_t packed[kParts];
+  split(low, high, packed);
+#pragma unroll
+  for (int part = 0; part < kParts; ++part) operand.r[part][i] = packed[part];
+}
+
+// Two neighbouring products of a warp, 16 x 8 each: c[n][2 h + e] is row g + 8 h, column 8 n + 2 t + e.
+using Sums16 = float[2][4];
+
+// c += a b, smallest products first.
+template <int kA, int kB>
+__device__ inline void multiply(Sums16& c, const Parts<kA>& a, const Parts<kB>& b) {
+  constexpr int kMost = kA > kB ? kA : kB;
+#pragma unroll
+  for (int rank = kMost - 1; rank >= 0; --rank)
+#pragma unroll
+    for (int i = 0; i < kA; ++i) {
+      const int j = rank - i;
+      if (j < 0 || j >= kB) continue;
+      ptx::mma_bf16(c[0], a.r[i], b.r[j][0], b.r[j][1]);
+      ptx::mma_bf16(c[1], a.r[i], b.r[j][2], b.r[j][3]);
+    }
+}
+
+// The same into sums apart for each rank of products, which need not wait for each other.
+template <int kRanks, int kA, int kB>
+__device__ inline void multiply(Sums16 (&c)[kRanks], const Parts<kA>& a, const Parts<kB>& b) {
+  static_assert(kRanks >= kA && kRanks >= kB);
+#pragma unroll
+  for (int i = 0; i < kA; ++i)
+#pragma unroll
+    for (int j = 0; j < kB; ++j) {
+      if (i + j >= kRanks) continue;
+      ptx::mma_bf16(c[i + j][0], a.r[i], b.r[j][0], b.r[j][1]);
+      ptx::mma_bf16(c[i + j][1], a.r[i], b.r[j][2], b.r[j][3]);
+    }
+}
+template <int kRanks>
+__device__ inline float total(const Sums16 (&c)[kRanks], int n, int i) {
+  float sum = c[kRanks - 1][n][i];
+#pragma unroll
+  for (int rank = kRanks - 2; rank >= 0; --rank) sum += c[rank][n][i];
+  return sum;
+}
+
+// Sums as the left operand of a product that runs over their columns.
+template <int kParts>
+__device__ inline Parts<kParts> left_of(const Sums16& c) {
+  Parts<kParts> a;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) set(a, i, c[i / 2][i % 2 * 2], c[i / 2][i % 2 * 2 + 1]);
+  return a;
+}
+
+// Parts of a matrix in shared memory. Rows are 16 bytes longer than their elements, so that eight of them lie in
+// different banks.
+constexpr int kRowGap = 8;
+template <int kParts>
+struct PartsTile {
+  bf16* data;
+  int rows, columns;
+
+  __device__ int pitch() const { return columns + kRowGap; }
+  __device__ bf16* at(int part, int row, int column) const { return data + (part * rows + row) * pitch() + column; }
+  static size_t bytes(int rows, int columns) {
+    return sizeof(bf16) * static_cast<size_t>(kParts * rows * (columns + kRowGap));
+  }
+  __device__ bf16* end() const { return data + kParts * rows * pitch(); }
+
+  // The 16 x 16 block at a row and a column. left: rows are the product's rows, right: its columns; _down: as where
+  // the matrix is transposed.
+  __device__ Parts<kParts> left(int row, int column) const {
+    Parts<kParts> a;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) ptx::ldmatrix_x4(a.r[part], lane_at(part, row, column));
+    return a;
+  }
+  __device__ Parts<kParts> left_down(int row, int column) const { return swapped(right_down(row, column)); }
+  __device__ Parts<kParts> right(int row, int column) const { return swapped(left(row, column)); }
+  __device__ Parts<kParts> right_down(int row, int column) const {
+    Parts<kParts> b;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) ptx::ldmatrix_x4_trans(b.r[part], lane_at(part, row, column));
+    return b;
+  }
+
+  // Sums at a row and a column.
+  __device__ void put(int row, int column, const Sums16& c) const {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+    for (int n = 0; n < 2; ++n)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        uint32_t packed[kParts];
+        split(c[n][2 * half], c[n][2 * half + 1], packed);
+#pragma unroll
+        for (int part = 0; part < kParts; ++part)
+          *reinterpret_cast<uint32_t*>(at(part, row + lane / 4 + 8 * half, column + 8 * n + lane % 4 * 2)) =
+              packed[part];
+      }
+  }
+
+  __device__ float value(int row, int column) const {
+    float sum = 0;
+#pragma unroll
+    for (int part = kParts - 1; part >= 0; --part) sum += to_f32(*at(part, row, column));
+    return sum;
+  }
+
+  // Its first `count` columns from memory whose rows are `stride` elements apart, part after part, by all threads of a
+  // block, which is not waited for; or to memory without gaps.
+  __device__ void fetch(const bf16* from, int stride, int count, int threads) const {
+    const int chunks = columns / 8;  // a constant in most places, so that it divides fast
+    for (int i = ptx::opaque(static_cast<int>(threadIdx.x)); i < kParts * rows * chunks; i += threads)
+      if (i % chunks * 8 < count)
+        ptx::cp_async_16(data + i / chunks * pitch() + i % chunks * 8, from + i / chunks * stride + i % chunks * 8);
+  }
+  __device__ void keep(bf16* to, int count, int thread, int threads) const {
+    const int chunks = columns / 8;
+    for (int i = ptx::opaque(thread); i < kParts * rows * chunks; i += threads)
+      if (i % chunks * 8 < count)
+        *reinterpret_cast<uint4*>(to + i / chunks * count + i % chunks * 8) =
+            *reinterpret_cast<const uint4*>(data + i / chunks * pitch() + i % chunks * 8);
+  }
+
+ private:
+  __device__ const bf16* lane_at(int part, int row, int column) const {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    return at(part, row + lane % 16, column + lane / 16 * 8);
+  }
+};
+
+// Starts to fill the first `count` columns of a tile with rows first .. rows - 1 of a matrix; the others become zeros.
+template <int kThreads>
+__device__ inline void fetch_rows(int thread, const PartsTile<1>& tile, const bf16* from, int64_t stride, int count,
+                                  int rows, int first = 0) {
+  const int chunks = tile.columns / 8;
+  for (int i = thread; i < tile.rows * chunks; i += kThreads) {
+    const int row = i / chunks, chunk = i % chunks * 8;
+    const bool real = row >= first && row < rows;
+    if (chunk < count)
+      ptx::cp_async_16(tile.at(0, row, chunk), from + (real ? row : first) * stride + chunk, real ? 16 : 0);
+  }
+}
+
+// Rows first .. rows - 1 of a matrix in device memory; the others are zeros. Its blocks are operands as PartsTile's are.
+template <class T>
+struct MemoryRows {
+  static constexpr int kParts = kDirect<T>;
+  const T* data;
+  int64_t stride;
+  int rows, first = 0;
+
+  __device__ float value(int row, int column) const {
+    return row >= first && row < rows ? to_f32(data[row * stride + column]) : 0.0f;
+  }
+  __device__ Parts<kParts> left(int row, int column) const {
+    const int g = static_cast<int>(threadIdx.x) % kWarp / 4, t = static_cast<int>(threadIdx.x) % 4;
+    Parts<kParts> a;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int from = row + 8 * (i % 2) + g, to = column + 8 * (i / 2) + 2 * t;
+      set(a, i, value(from, to), value(from, to + 1));
+    }
+    return a;
+  }
+  __device__ Parts<kParts> left_down(int row, int column) const { return swapped(right_down(row, column)); }
+  __device__ Parts<kParts> right(int row, int column) const { return swapped(left(row, column)); }
+  __device__ Parts<kParts> right_down(int row, int column) const {
+    const int g = static_cast<int>(threadIdx.x) % kWarp / 4, t = static_cast<int>(threadIdx.x) % 4;
+    Parts<kParts> b;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int from = row + 8 * (i % 2) + 2 * t, to = column + 8 * (i / 2) + g;
+      set(b, i, value(from, to), value(from + 1, to));
+    }
+    return b;
+  }
+};
+
+// Parts of a matrix [kParts, kSize, kSize] in device memory; right operands as PartsTile's are.
+template <int kParts, int kSize>
+struct MemoryParts {
+  const bf16* data;
+
+  __device__ const bf16* at(int part, int row, int column) const {
+    return data + (part * kSize + row) * kSize + column;
+  }
+  __device__ float value(int row, int column) const {
+    float sum = 0;
+#pragma unroll
+    for (int part = kParts - 1; part >= 0; --part) sum += to_f32(*at(part, row, column));
+    return sum;
+  }
+  __device__ Parts<kParts> right(int row, int column) const {
+    const int g = static_cast<int>(threadIdx.x) % kWarp / 4, t = static_cast<int>(threadIdx.x) % 4;
+    Parts<kParts> b;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        b.r[part][i] =
+            *reinterpret_cast<const uint32_t*>(at(part, row + 8 * (i / 2) + g, column + 8 * (i % 2) + 2 * t));
+    return b;
+  }
+  __device__ Parts<kParts> right_down(int row, int column) const {
+    const int g = static_cast<int>(threadIdx.x) % kWarp / 4, t = static_cast<int>(threadIdx.x) % 4;
+    Parts<kParts> b;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const bf16* pair = at(part, row + 8 * (i % 2) + 2 * t, column + 8 * (i / 2) + g);
+        b.r[part][i] = uint32_t{pair[kSize].bits} << 16 | pair[0].bits;
+      }
+    return b;
+  }
+};
+
+// Rows of x as a kernel reads them: from shared memory, which takes bf16, or as they lie.
+template <class T, bool kStaged>
+using RowsOf = std::conditional_t<kStaged, PartsTile<1>, MemoryRows<T>>;
+
+}  // namespace qeng

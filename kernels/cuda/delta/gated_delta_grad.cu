@@ -1,0 +1,402 @@
+// GatedDeltaGrad. When both passes have left a chunk's states and rows in memory, the gradients of its q, k, g and beta
+// are apart from the other chunks'. In the words of delta.h, dR being the gradient of beta R:
+//   dQ = e^{sum} dO S^T + (dO D^T c) K
+//   dK = beta Z + e^{last - sum} D dS^T + (dO D^T c)^T Q - (beta dR D^T c)^T K,  Z = -(e^{sum} dR S^T + (dR D^T c) K)
+//   dbeta_i = <dR_i, v_i> + <k_i, Z_i>
+// k is there for what a row reads (beta Z) and for what it writes (the others). A row's sum of g multiplies what it
+// reads and divides what it writes, so that its gradient is <q, dq> + <k, beta z> - <k, the others>; the last row's has
+// also what the state that the chunk leaves owes to it.
+#include "kernels/cuda/delta/delta_grad.h"
+
+namespace qeng {
+namespace {
+
+constexpr int kRoles = 3, kRoleWarps = kChunk / 16;
+constexpr int kThreads = kRoles * kRoleWarps * kWarp;
+// Dims of a block. Staged: dO, v, q and k come by way of shared memory; else they are read where they lie, which takes
+// registers.
+template <bool kStaged>
+constexpr int kDims = kStaged ? 128 : 64;
+
+// By slot and value head, for each tile of kDims: the gradients of the sums of g and of beta; and of all dims those
+// of the normalised q and k.
+struct DeltaGradients {
+  float *dsums, *dbeta;  // [tiles, slots, value heads, kChunk]
+  float *dq, *dk;        // [slots, value heads, kChunk, dim]
+  int64_t slots;
+  int tiles;
+};
+
+// 16 columns of what the passes left, and of dO and v.
+template <class T, bool kStaged>
+struct ColumnTiles {
+  static constexpr int kParts = kDerived<T>;
+  static constexpr int kState = kParts * kScanColumns * (kDims<kStaged> + kRowGap);
+  static constexpr int kRows = kParts * kScanColumns * (kChunk + kRowGap);
+  static constexpr int kValues = kStaged ? kChunk * (kScanColumns + kRowGap) : 0;
+  static constexpr int kBytes = 2 * (2 * kState + 2 * kRows + 2 * kValues);
+  PartsTile<kParts> state, dstate;  // [16, dims]
+  PartsTile<kParts> delta, ddelta;  // [16, kChunk]
+  RowsOf<T, kStaged> dout, v;       // [kChunk, 16]
+
+  // From the addresses of dO and v on, whose rows are so far apart.
+  __device__ ColumnTiles(char* memory, const T* of_dout, int64_t dout_stride, const T* of_v, int64_t v_stride,
+                         int rows) {
+    bf16* next = reinterpret_cast<bf16*>(memory);
+    state = {next, kScanColumns, kDims<kStaged>}, dstate = {next + kState, kScanColumns, kDims<kStaged>},
+    next += 2 * kState;
+    delta = {next, kScanColumns, kChunk}, ddelta = {next + kRows, kScanColumns, kChunk}, next += 2 * kRows;
+    if constexpr (kStaged)
+      dout = {next, kChunk, kScanColumns}, v = {next + kValues, kChunk, kScanColumns};
+    else
+      dout = {of_dout, dout_stride, rows}, v = {of_v, v_stride, rows};
+  }
+};
+
+// What a block has in shared memory besides one or two stages of them.
+template <class T, bool kStaged>
+struct Shared {
+  using Tiles = ColumnTiles<T, kStaged>;
+  static constexpr int kRowPitch = kDims<kStaged> + 4;                      // floats
+  static constexpr int kPairs = kDerived<T> * kChunk * (kChunk + kRowGap);  // elements of a matrix of pairs of rows
+  static constexpr int kOperand = kStaged ? kChunk * (kDims<kStaged> + kRowGap) : 0;
+  // Stages, or what then lies in their place.
+  static constexpr int kLater = std::max(4 * kChunk * kRowPitch, 4 * kPairs);
+  static constexpr int kOneStage = std::max(Tiles::kBytes, kLater), kTwoStages = std::max(2 * Tiles::kBytes, kLater);
+  static constexpr size_t bytes(int stages) {
+    return (stages == 2 ? kTwoStages : kOneStage) + 4 * kOperand + sizeof(float) * (10 * kChunk + kRoleWarps);
+  }
+  bf16* operands;  // k and q: [kChunk, dims]
+  float *sums, *beta, *inverse_q, *inverse_k, *of_q, *of_read, *of_state, *of_write, *of_v, *products;
+  __device__ explicit Shared(int stages)
+      : operands(reinterpret_cast<bf16*>(shared_memory() + (stages == 2 ? kTwoStages : kOneStage))) {
+    sums = reinterpret_cast<float*>(operands + 2 * kOperand), beta = sums + kChunk;
+    inverse_q = beta + kChunk, inverse_k = inverse_q + kChunk;
+    of_q = inverse_k + kChunk, of_read = of_q + kChunk, of_state = of_read + kChunk, of_write = of_state + kChunk;
+    of_v = of_write + kChunk, products = of_v + 2 * kChunk;
+  }
+  __device__ PartsTile<kDerived<T>> pairs(int role) const {
+    return {reinterpret_cast<bf16*>(shared_memory()) + role * kPairs, kChunk, kChunk};
+  }
+  __device__ float* row(int i) const { return reinterpret_cast<float*>(shared_memory()) + i * kRowPitch; }
+};
+
+// A warp's 16 rows of a matrix [kChunk, dims].
+template <int kColumns>
+struct RowSums {
+  Sums16 sums[kColumns / 16] = {};
+  template <int kParts, class Right>
+  __device__ void add(const Parts<kParts>& left, const Right& right, int row, int first, int dims) {
+#pragma unroll
+    for (int n = 0; n < kColumns / 16; ++n)
+      if (16 * n < dims) multiply(sums[n], left, right.right_down(row, first + 16 * n));
+  }
+  // Calls f(sum, row, dim) for each.
+  template <class F>
+  __device__ void each(int dims, F f) {
+#pragma unroll
+    for (int n = 0; n < kColumns / 16; ++n)
+      if (16 * n < dims)
+        each_sum([&](int tile, int i, int row, int column) { f(sums[n][tile][i], row, 16 * n + column); });
+  }
+  // The rows' products with rows of x from `row` on, times the rows' factors.
+  template <class Rows>
+  __device__ void dots(const Rows& x, int row, int dims, const float* factors, float* to) {
+    float total[2] = {};
+#pragma unroll
+    for (int n = 0; n < kColumns / 16; ++n)
+      if (16 * n < dims)
+        each_sum([&](int tile, int e, int i, int d) {
+          total[e / 2] = fmaf(sums[n][tile][e], x.value(row + i, 16 * n + d), total[e / 2]);
+        });
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      total[half] += __shfl_xor_sync(kAllLanes, total[half], 1);
+      total[half] += __shfl_xor_sync(kAllLanes, total[half], 2);
+      const int i = row + lane / 4 + 8 * half;
+      if (lane % 4 == 0) to[i] = factors[i] * total[half];
+    }
+  }
+};
+
+template <class T, bool kStaged>
+__global__ void __launch_bounds__(kThreads, 1)
+    delta_rows_grad(const Delta<T> op, const DeltaPrepared prepared, const DeltaStates kept, const T* dout,
+                    const DeltaGradients out, int stages) {
+  using Tiles = ColumnTiles<T, kStaged>;
+  constexpr int kParts = kDerived<T>;
+  const int64_t slot = blockIdx.x;
+  const int head = static_cast<int>(blockIdx.y), value_head = op.first_value_head() + head;
+  const int key_head = value_head / op.group, first = static_cast<int>(blockIdx.z) * kDims<kStaged>;
+  const int dims = min(kDims<kStaged>, op.dim - first);
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp % kRoleWarps,
+            role = thread / kWarp / kRoleWarps;
+  const DeltaChunk chunk = chunk_at(op, slot);
+  if (chunk.rows == 0) return;
+  const int64_t at = slot * op.launched_value_heads() + head, of_key = slot * op.heads + head / op.group;
+  const int64_t stride = int64_t{op.value_heads} * op.wide;
+  const T *of_dout = dout + chunk.row * stride + value_head * op.wide, *of_v = op.v(chunk.row, value_head);
+  const T *of_q = op.q(chunk.row, key_head) + first, *of_k = op.k(chunk.row, key_head) + first;
+  const Shared<T, kStaged> shared(stages);
+  RowsOf<T, kStaged> q, k;
+  if constexpr (kStaged) {
+    k = {shared.operands, kChunk, kDims<kStaged>}, q = {k.end(), kChunk, kDims<kStaged>};
+    fetch_rows<kThreads>(ptx::opaque(thread), k, of_k, op.columns, dims, chunk.rows);
+    fetch_rows<kThreads>(ptx::opaque(thread), q, of_q, op.columns, dims, chunk.rows);
+  } else {
+    k = {of_k, op.columns, chunk.rows}, q = {of_q, op.columns, chunk.rows};
+  }
+  if (thread < kChunk) {
+    const float* vectors = prepared.vectors + at * kPreparedVectors * kChunk;
+    shared.sums[thread] = vectors[kSums * kChunk + thread];
+    shared.beta[thread] = vectors[kBeta * kChunk + thread];
+    shared.inverse_q[thread] = prepared.inverse_q[of_key * kChunk + thread];
+    shared.inverse_k[thread] = prepared.inverse_k[of_key * kChunk + thread];
+  }
+  const auto tiles_of = [&](int column) {
+    return Tiles(shared_memory() + column / kScanColumns % stages * Tiles::kBytes, of_dout + column, stride,
+                 of_v + column, op.columns, chunk.rows);
+  };
+  const auto fetch = [&](int column) {
+    if (column < op.wide) {
+      const int64_t place = (at * op.wide + column) * kParts;
+      const Tiles tiles = tiles_of(column);
+      tiles.state.fetch(kept.states + place * op.dim + first, op.dim, dims, kThreads);
+      tiles.dstate.fetch(kept.dstates + place * op.dim + first, op.dim, dims, kThreads);
+      tiles.delta.fetch(kept.deltas + place * kChunk, kChunk, kChunk, kThreads);
+      tiles.ddelta.fetch(kept.ddeltas + place * kChunk, kChunk, kChunk, kThreads);
+      if constexpr (kStaged) {
+        const int own = ptx::opaque(thread);
+        fetch_rows<kThreads>(own, tiles.dout, of_dout + column, stride, kScanColumns, chunk.rows);
+        fetch_rows<kThreads>(own, tiles.v, of_v + column, op.columns, kScanColumns, chunk.rows);
+      }
+    }
+    ptx::cp_async_commit();
+  };
+
+  // Sums over columns: of dO, dR or D as the role's rows, with S, S or dS, and of the first two with D.
+  RowSums<kDims<kStaged>> sums;
+  Sums16 with_rows[kChunk / 16] = {};
+  float with_v = 0, product = 0;
+  const int row = warp * 16;
+  const auto with_deltas = [&](const auto& left, const Tiles& tiles) {
+    sums.add(left, tiles.state, 0, 0, dims);
+#pragma unroll
+    for (int n = 0; n < kChunk / 16; ++n)
+      if (n <= warp) multiply(with_rows[n], left, tiles.delta.right_down(0, 16 * n));
+  };
+  fetch(0);
+  for (int column = 0; column < op.wide; column += kScanColumns) {
+    if (stages == 2) {
+      fetch(column + kScanColumns);
+      ptx::cp_async_wait<1>();
+    } else {
+      ptx::cp_async_wait<0>();
+    }
+    __syncthreads();
+    const Tiles tiles = tiles_of(column);
+    if (role == 0) {
+      with_deltas(tiles.dout.left(row, 0), tiles);
+      for (int i = thread; i < kScanColumns * kDims<kStaged>; i += kRoleWarps * kWarp) {
+        const int c = i / kDims<kStaged>, d = i % kDims<kStaged>;
+        if (d < dims) product = fmaf(tiles.state.value(c, d), tiles.dstate.value(c, d), product);
+      }
+    } else if (role == 1) {
+      with_deltas(tiles.ddelta.left_down(0, row), tiles);
+      const int i = thread % kChunk, half = thread / kChunk % 2 * (kScanColumns / 2);
+      if (first == 0 && i < chunk.rows)
+        for (int c = half; c < half + kScanColumns / 2; ++c)
+          with_v = fmaf(tiles.ddelta.value(c, i), tiles.v.value(i, c), with_v);
+    } else {
+      sums.add(tiles.delta.left_down(0, row), tiles.dstate, 0, 0, dims);
+    }
+    __syncthreads();
+    if (stages == 1) fetch(column + kScanColumns);
+  }
+  ptx::cp_async_wait<0>();
+
+  // And those over the chunk's rows. The first roles leave the last one its left operands in the tiles' place.
+  const float last = shared.sums[kChunk - 1], sign = role == 0 ? 1.0f : -1.0f;
+  if (role < 2) {
+#pragma unroll
+    for (int n = 0; n < kChunk / 16; ++n) {
+      if (n > warp) continue;
+      Sums16 for_last;
+      each_sum([&](int tile, int e, int down, int column) {
+        const int i = row + down, j = 16 * n + column;
+        float& x = with_rows[n][tile][e];
+        x = j < i + (role == 0) ? sign * expf(shared.sums[i] - shared.sums[j]) * x : 0.0f;
+        for_last[tile][e] = x * (role == 0 ? shared.inverse_q[i] : shared.beta[i] * shared.inverse_k[i]);
+        x *= shared.inverse_k[j];
+      });
+      shared.pairs(role).put(row, 16 * n, for_last);
+    }
+    sums.each(dims, [&](float& sum, int i, int) { sum *= sign * expf(shared.sums[row + i]); });
+  } else {
+    sums.each(dims, [&](float& sum, int j, int) { sum *= expf(last - shared.sums[row + j]); });
+    sums.dots(k, row, dims, shared.inverse_k, shared.of_state);
+  }
+  __syncthreads();
+#pragma unroll
+  for (int n = 0; n < kChunk / 16; ++n) {
+    if (role < 2 && n <= warp) sums.add(left_of<kParts>(with_rows[n]), k, 16 * n, 0, dims);
+    if (role == 2 && n >= warp) {
+      sums.add(shared.pairs(0).left_down(16 * n, row), q, 16 * n, 0, dims);
+      sums.add(shared.pairs(1).left_down(16 * n, row), k, 16 * n, 0, dims);
+    }
+  }
+  RowsOf<T, kStaged> own = k;
+  if (role == 0) own.data = q.data;
+  sums.dots(own, row, dims, role == 0 ? shared.inverse_q : shared.inverse_k,
+            role == 0   ? shared.of_q
+            : role == 1 ? shared.of_read
+                        : shared.of_write);
+  product = warp_sum(product);
+  if (role == 0 && thread % kWarp == 0) shared.products[warp] = product;
+  if (role == 1) shared.of_v[thread % (2 * kChunk)] = with_v;
+  __syncthreads();
+
+  // k's two halves meet in the tiles' place.
+  if (role == 0)
+    sums.each(dims, [&](float& sum, int i, int d) { out.dq[(at * kChunk + row + i) * op.dim + first + d] = sum; });
+  if (role == 1)
+    sums.each(dims, [&](float& sum, int i, int d) { shared.row(row + i)[d] = shared.beta[row + i] * sum; });
+  __syncthreads();
+  if (role == 2)
+    sums.each(dims, [&](float& sum, int i, int d) {
+      out.dk[(at * kChunk + row + i) * op.dim + first + d] = sum + shared.row(row + i)[d];
+    });
+  if (thread >= kChunk) return;
+  const float leaving = warp_sum(shared.of_state[thread % kWarp] + shared.of_state[thread % kWarp + kWarp]);
+  float dsum = shared.of_q[thread] + shared.beta[thread] * shared.of_read[thread] - shared.of_write[thread];
+  if (thread == chunk.rows - 1) {
+    float of_states = 0;
+    for (int i = 0; i < kRoleWarps; ++i) of_states += shared.products[i];
+    dsum += leaving + expf(last) * of_states;
+  }
+  const int64_t to = (blockIdx.z * out.slots * op.launched_value_heads() + at) * kChunk + thread;
+  out.dsums[to] = dsum;
+  out.dbeta[to] = shared.of_v[thread] + shared.of_v[kChunk + thread] + shared.of_read[thread];
+}
+
+// The gradients of x from those of normalised rows, over the value heads that read them, and of g and beta.
+constexpr int kFinishThreads = 256;
+template <class T>
+__global__ void __launch_bounds__(kFinishThreads)
+    delta_finish_grad(const Delta<T> op, const DeltaPrepared prepared, const DeltaGradients from, T* dx, float* dg,
+                      float* dbeta) {
+  const int64_t slot = blockIdx.x;
+  const int head = static_cast<int>(blockIdx.y), key_head = op.first_head + head;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const DeltaChunk chunk = chunk_at(op, slot);
+  const int64_t first = slot * op.launched_value_heads() + head * op.group, of_key = (slot * op.heads + head) * kChunk;
+  for (int i = warp; i < 2 * chunk.rows; i += kFinishThreads / kWarp) {
+    const bool is_q = i < chunk.rows;
+    const int row = is_q ? i : i - chunk.rows;
+    const T* x = is_q ? op.q(chunk.row + row, key_head) : op.k(chunk.row + row, key_head);
+    const float inverse = (is_q ? prepared.inverse_q : prepared.inverse_k)[of_key + row];
+    constexpr int kOwn = 256 / kWarp;  // dims of a lane
+    float dy[kOwn] = {}, along = 0;
+    const float* gradient = (is_q ? from.dq : from.dk) + (first * kChunk + row) * op.dim;
+#pragma unroll 1
+    for (int value = 0; value < op.group; ++value, gradient += kChunk * op.dim)
+#pragma unroll
+      for (int u = 0; u < kOwn; ++u)
+        if (lane + u * kWarp < op.dim) dy[u] += gradient[lane + u * kWarp];
+#pragma unroll
+    for (int u = 0; u < kOwn; ++u)
+      if (lane + u * kWarp < op.dim) along = fmaf(inverse * to_f32(x[lane + u * kWarp]), dy[u], along);
+    along = warp_sum(along) * (is_q ? static_cast<float>(op.dim) : 1.0f);  // over the factor of y, squared
+#pragma unroll
+    for (int u = 0; u < kOwn; ++u) {
+      const int d = lane + u * kWarp;
+      if (d < op.dim) put(dx + (x - op.x) + d, inverse * (dy[u] - inverse * to_f32(x[d]) * along));
+    }
+  }
+  const int64_t tile = from.slots * op.launched_value_heads() * kChunk;
+  for (int value = warp; value < op.group && chunk.rows > 0; value += kFinishThreads / kWarp) {
+    const int64_t at = (first + value) * kChunk;
+    const auto of_row = [&](const float* x, int i) {
+      if (i >= chunk.rows) return 0.0f;
+      float sum = 0;
+#pragma unroll 1
+      for (int i_tile = 0; i_tile < from.tiles; ++i_tile) sum += x[at + i + i_tile * tile];
+      return sum;
+    };
+    // g of a row is in the sums from that row on: a lane adds its two rows to those of the lanes after.
+    const float second = of_row(from.dsums, 2 * lane + 1), both = of_row(from.dsums, 2 * lane) + second;
+    float sum = both;
+    for (int distance = 1; distance < kWarp; distance *= 2) {
+      const float after = __shfl_down_sync(kAllLanes, sum, static_cast<unsigned>(distance));
+      if (lane + distance < kWarp) sum += after;
+    }
+    const float after = __shfl_down_sync(kAllLanes, sum, 1);
+    for (int i = 2 * lane; i < 2 * lane + 2 && i < chunk.rows; ++i) {
+      const int64_t to = (chunk.row + i) * op.value_heads + key_head * op.group + value;
+      dg[to] = i % 2 == 0 ? sum : second + (lane + 1 < kWarp ? after : 0.0f);
+      dbeta[to] = of_row(from.dbeta, i);
+    }
+  }
+}
+
+// Scratch memory for as many heads as fit in it, at least one: 230 KB for a chunk of a value head of 128 by 128.
+constexpr int64_t kMostScratch = int64_t{1} << 30;
+
+template <class T>
+void run_grad(const GatedDeltaGrad& op, CudaContext& context) {
+  Delta<T> delta = delta_operands<T>(op, context);
+  constexpr int64_t kParts = kDerived<T>;
+  const bool staged = std::is_same_v<T, bf16> && aligned(op.x.data, 16) && aligned(op.dout.data, 16);
+  const int64_t slots = slots_of(delta), tiles = ceil_div(delta.dim, staged ? kDims<true> : kDims<false>),
+                dim = delta.dim, wide = delta.wide;
+  const int64_t part_elements = 2 * wide * (dim + kChunk), floats = 2 * kChunk * (dim + tiles);
+  const int64_t of_head =
+      slots * delta.group * (kParts * part_elements * int64_t{sizeof(bf16)} + floats * int64_t{sizeof(float)});
+  const int64_t heads = std::clamp<int64_t>(kMostScratch / std::max<int64_t>(of_head, 1), 1, delta.key_heads);
+  const int64_t units = slots * heads * delta.group;
+  bf16* parts = context.scratch.take<bf16>(std::max<int64_t>(units, 1) * kParts * part_elements);
+  float* rows = context.scratch.take<float>(std::max<int64_t>(units, 1) * floats);
+  DeltaStates kept;
+  kept.states = parts, kept.dstates = kept.states + units * kParts * wide * dim;
+  kept.deltas = kept.dstates + units * kParts * wide * dim, kept.ddeltas = kept.deltas + units * kParts * wide * kChunk;
+  DeltaGradients gradients;
+  gradients.dq = rows, gradients.dk = rows + units * kChunk * dim,
+  gradients.dsums = gradients.dk + units * kChunk * dim;
+  gradients.dbeta = gradients.dsums + units * kChunk * tiles, gradients.slots = slots;
+  gradients.tiles = static_cast<int>(tiles);
+  delta.heads = static_cast<int>(heads);
+  const DeltaPrepared prepared = allocate_prepared(delta, slots_of(delta), context);
+  for (int first = 0; first < delta.key_heads; first += static_cast<int>(heads)) {
+    delta.first_head = first, delta.heads = std::min(static_cast<int>(heads), delta.key_heads - first);
+    prepare_delta(delta, prepared, context);
+    scan_delta<T>(delta, prepared, &kept, nullptr, context);
+    scan_delta_grad(delta, prepared, kept, op.dout.as<T>(), op.dx.as<T>(), context);
+    const dim3 grid(static_cast<unsigned>(slots), static_cast<unsigned>(delta.heads * delta.group),
+                    static_cast<unsigned>(tiles));
+    const auto launch_rows = [&](auto by_memory) {
+      using Memory = Shared<T, by_memory()>;
+      const int stages = Memory::bytes(2) <= context.shared_limit ? 2 : 1;
+      QENG_LAUNCH(context, (delta_rows_grad<T, by_memory()>), grid, dim3(kThreads), Memory::bytes(stages), delta,
+                  prepared, kept, op.dout.as<T>(), gradients, stages);
+    };
+    if (staged)
+      launch_rows(std::is_same<T, bf16>());
+    else
+      launch_rows(std::false_type());
+    QENG_LAUNCH(context, delta_finish_grad<T>, dim3(static_cast<unsigned>(slots), static_cast<unsigned>(delta.heads)),
+                dim3(kFinishThreads), 0, delta, prepared, gradients, op.dx.as<T>(), op.dg.as<float>(),
+                op.dbeta.as<float>());
+  }
+  clear_past<T>(op.cu, op.dx, context);
+  clear_past<float>(op.cu, op.dg, context);
+  clear_past<float>(op.cu, op.dbeta, context);
+}
+
+}  // namespace
+
+void run(const GatedDeltaGrad& op, CudaContext& context) {
+  for_float(op.x, [&](auto* type) { run_grad<std::remove_pointer_t<decltype(type)>>(op, context); });
+}
+
+}  // namespace qeng

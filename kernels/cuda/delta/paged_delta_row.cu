@@ -1,0 +1,230 @@
+// Decoding: sequences that have one row more, but for a chunk's first, which goes to paged_delta.cu. A block has a
+// value head and reads its state once. A warp multiplies 32 columns of a matrix in memory with the row's key and query:
+// of the state, of the keys before it in the chunk, and of the rows of D.
+#include "kernels/cuda/delta/delta_pages.h"
+
+namespace qeng {
+namespace {
+
+constexpr int kWide = 32;                  // columns of a warp
+constexpr int kKeyWarps = kChunk / kWide;  // that have the chunk's keys
+constexpr int kMostWarps = 256 / kWide + kKeyWarps;
+constexpr int kBatch = 4;  // times 16 rows of a matrix that a warp has under way
+constexpr int kFours = 4;  // columns of a thread
+
+// Columns of a thread, from 4 (lane / 4) on, of its four of each 16 rows: 2 t, 2 t + 1, 2 t + 8 and 2 t + 9.
+using Batch = float[kBatch][4][kFours];
+
+// f(to, row): reads the thread's columns of a row.
+template <class F>
+__device__ inline void load(Batch& x, int rows, F f) {
+  const int t = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll
+  for (int step = 0; step < kBatch; ++step)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = 16 * step + 8 * (i / 2) + 2 * t + i % 2;
+      for (float& each : x[step][i]) each = 0;
+      if (row < rows) f(x[step][i], row);
+    }
+}
+
+// Adds the products of 16 rows with two vectors of parts, [parts, 2, pitch] from the rows' place on. The sums of column
+// 4 (lane / 4) + c are sums[.][c / 2][c % 2 * 2] and the next, in the lanes whose t is 0.
+template <int kA, int kB, int kRanks>
+__device__ inline void multiply_columns(Sums16 (&sums)[kRanks], const float (&x)[4][kFours], const bf16* vectors,
+                                        int pitch) {
+  const int g = static_cast<int>(threadIdx.x) % kWarp / 4, t = static_cast<int>(threadIdx.x) % 4;
+  uint32_t right[kB][2];
+#pragma unroll
+  for (int part = 0; part < kB; ++part)
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      right[part][i] =
+          g < 2 ? *reinterpret_cast<const uint32_t*>(vectors + (part * 2 + g) * pitch + 2 * t + 8 * i) : 0u;
+#pragma unroll
+  for (int tile = 0; tile < 2; ++tile) {
+    Parts<kA> left;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) set(left, i, x[i / 2 * 2][2 * tile + i % 2], x[i / 2 * 2 + 1][2 * tile + i % 2]);
+#pragma unroll
+    for (int i = 0; i < kA; ++i)
+#pragma unroll
+      for (int j = 0; j < kB; ++j)
+        if (i + j < kRanks) ptx::mma_bf16(sums[i + j][tile], left.r[i], right[j][0], right[j][1]);
+  }
+}
+
+// The sum of the thread's own column, lane, with a vector.
+template <int kRanks>
+__device__ inline float own_sum(const Sums16 (&sums)[kRanks], int vector) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  float own = 0;
+#pragma unroll
+  for (int c = 0; c < kFours; ++c) {
+    const float each = __shfl_sync(kAllLanes, total(sums, c / 2, c % 2 * 2 + vector), lane / 4 * 4);
+    if (lane % 4 == c) own = each;
+  }
+  return own;
+}
+
+__device__ inline void read_four(float (&x)[kFours], const float* from, bool vectors) {
+  if (vectors) {
+    const float4 four = *reinterpret_cast<const float4*>(from);
+    x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
+  } else {
+    for (int c = 0; c < kFours; ++c) x[c] = from[c];
+  }
+}
+
+template <class T>
+struct Shared {
+  static constexpr int kFactors = kChunk + kRowGap;
+  int pitch;
+  bf16 *raw, *factors;           // [parts, 2, pitch]: k' and q'; [parts, 2, kFactors]: A and P
+  float *key, *dots, *inverses;  // [dim], normalised; [2, kChunk]; of k and of q
+  __device__ explicit Shared(int dim) : pitch(dim + kRowGap) {
+    raw = reinterpret_cast<bf16*>(shared_memory()), factors = raw + kDirect<T> * 2 * pitch;
+    key = reinterpret_cast<float*>(factors + kDerived<T> * 2 * kFactors), dots = key + dim,
+    inverses = dots + 2 * kChunk;
+  }
+  static size_t bytes(int dim) {
+    return 2 * static_cast<size_t>(kDirect<T> * 2 * (dim + kRowGap) + kDerived<T> * 2 * kFactors) +
+           sizeof(float) * static_cast<size_t>(dim + 2 * kChunk + 2);
+  }
+  __device__ float factor(int which, int j) const { return PartsTile<kDerived<T>>{factors, 2, kChunk}.value(which, j); }
+};
+
+template <class T>
+__global__ void __launch_bounds__(kMostWarps* kWarp)
+    paged_delta_row(const Delta<T> op, const DeltaPages pages, int32_t* chunks, T* o) {
+  constexpr int kParts = kDerived<T>;
+  const DeltaSequence sequence(op, pages, static_cast<int>(blockIdx.y));
+  if (blockIdx.x == 0 && threadIdx.x == 0) chunks[blockIdx.y] = sequence.chunks();
+  if (!sequence.lone()) return;
+  const int64_t page = sequence.page(op, pages, sequence.begun), row = sequence.row;
+  if (page < 0) return;
+  const int value_head = static_cast<int>(blockIdx.x), key_head = value_head / op.group;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
+  const int i = static_cast<int>(sequence.begun % kChunk), warps = static_cast<int>(blockDim.x) / kWarp;
+  const DeltaPage kept(op, pages, page, value_head);
+  const Shared<T> shared(op.dim);
+  const T *k = op.k(row, key_head), *q = op.q(row, key_head);
+
+  // The last warps have the keys, as columns; the others the state.
+  const bool has_keys = warp >= warps - kKeyWarps;
+  const int first = (has_keys ? warp - (warps - kKeyWarps) : warp) * kWide, four = first + lane / 4 * kFours;
+  Batch x;
+  const auto load_from = [&](int d) {
+    load(x, op.dim - d, [&](float(&to)[kFours], int r) {
+      if (!has_keys) {
+        if (four < op.wide) read_four(to, kept.state + int64_t{d + r} * op.wide + four, pages.vectors);
+      } else if (four + kFours <= i) {
+        read_four(to, kept.keys + (d + r) * kChunk + four, pages.vectors);
+      } else {
+        for (int c = 0; c < kFours; ++c)
+          if (four + c < i) to[c] = kept.keys[(d + r) * kChunk + four + c];
+      }
+    });
+  };
+  load_from(0);
+  const float beta = op.beta[row * op.value_heads + value_head];
+  const float sum = __fadd_rn(kept.sums[i - 1], op.g[row * op.value_heads + value_head]);
+
+  if (warp < 2) {
+    const float inverse = inverse_norm(warp == 0 ? k : q, op.dim, op.eps);
+    if (lane == 0) shared.inverses[warp] = warp == 0 ? inverse : __fmul_rn(inverse, op.scale);
+    if (warp == 0)
+      for (int d = lane; d < op.dim; d += kWarp) shared.key[d] = normalised(k[d], inverse);
+  }
+  for (int pair = thread; pair < op.dim; pair += static_cast<int>(blockDim.x)) {
+    const int vector = pair / (op.dim / 2), d = pair % (op.dim / 2) * 2;
+    const T* from = vector == 0 ? k : q;
+    uint32_t packed[kDirect<T>];
+    split(to_f32(from[d]), to_f32(from[d + 1]), packed);
+#pragma unroll
+    for (int part = 0; part < kDirect<T>; ++part)
+      *reinterpret_cast<uint32_t*>(shared.raw + (part * 2 + vector) * shared.pitch + d) = packed[part];
+  }
+  __syncthreads();
+  const float inverse_k = shared.inverses[0], inverse_q = shared.inverses[1];
+  Sums16 sums[kParts] = {};
+  for (int d = 0; d < op.dim; d += 16 * kBatch) {
+    if (d > 0) load_from(d);
+    if (has_keys && i >= four && i < four + kFours)
+      load(x, op.dim - d, [&](float(&to)[kFours], int r) {
+        for (int c = 0; c < kFours; ++c)
+          to[c] = four + c == i ? shared.key[d + r] : four + c < i ? kept.keys[(d + r) * kChunk + four + c] : 0.0f;
+      });
+#pragma unroll
+    for (int step = 0; step < kBatch; ++step)
+      if (d + 16 * step < op.dim)
+        multiply_columns<kParts, kDirect<T>>(sums, x[step], shared.raw + d + 16 * step, shared.pitch);
+  }
+  const int column = first + lane, own_rows = i / 16 * 16;
+  const float with_k = own_sum(sums, 0), with_q = own_sum(sums, 1);
+  if (has_keys) {
+    shared.dots[column] = with_k, shared.dots[kChunk + column] = with_q;
+  } else {
+    load(x, own_rows, [&](float(&to)[kFours], int r) {
+      if (four < op.wide) read_four(to, kept.deltas + r * op.wide + four, pages.vectors);
+    });
+  }
+  __syncthreads();
+  for (int j = thread; j < kChunk / 2; j += static_cast<int>(blockDim.x)) {
+    float a[2] = {}, p[2] = {};
+    for (int e = 0; e < 2; ++e) {
+      const int other = 2 * j + e;
+      if (other > i) continue;
+      const float of_other = other < i ? kept.sums[other] : sum;
+      p[e] = factor_of(1, sum, of_other, inverse_q, shared.dots[kChunk + other]);
+      if (other < i) a[e] = factor_of(-beta, sum, of_other, inverse_k, shared.dots[other]);
+    }
+    const PartsTile<kParts> factors{shared.factors, 2, kChunk};
+    uint32_t of_a[kParts], of_p[kParts];
+    split(a[0], a[1], of_a), split(p[0], p[1], of_p);
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      *reinterpret_cast<uint32_t*>(factors.at(part, 0, 2 * j)) = of_a[part];
+      *reinterpret_cast<uint32_t*>(factors.at(part, 1, 2 * j)) = of_p[part];
+    }
+  }
+  __syncthreads();
+  if (thread == 0) kept.sums[i] = sum;
+  if (value_head % op.group == 0)
+    for (int d = thread; d < op.dim; d += static_cast<int>(blockDim.x)) kept.keys[d * kChunk + i] = shared.key[d];
+  if (has_keys) return;
+
+  Sums16 before[kParts] = {};
+#pragma unroll
+  for (int step = 0; step < kBatch; ++step)
+    if (16 * step < own_rows)
+      multiply_columns<kParts, kParts>(before, x[step], shared.factors + 16 * step, Shared<T>::kFactors);
+  const float of_d = own_sum(before, 0), of_o = own_sum(before, 1);
+  if (column >= op.wide) return;
+  float delta =
+      begin_delta(reading_of(beta, sum, inverse_k), with_k, beta, to_f32(op.v(row, value_head)[column]), of_d);
+  float out = begin_out(asking_of(sum, inverse_q), with_q, of_o);
+  for (int j = own_rows; j < i; ++j) {
+    const float other = kept.deltas[j * op.wide + column];
+    delta = fmaf(shared.factor(0, j), other, delta);
+    out = fmaf(shared.factor(1, j), other, out);
+  }
+  out = fmaf(shared.factor(1, i), delta, out);
+  kept.deltas[i * op.wide + column] = delta;
+  put(o + (row * op.value_heads + value_head) * op.wide + column, out);
+}
+
+}  // namespace
+
+template <class T>
+void run_paged_row(const Delta<T>& op, const DeltaPages& pages, int32_t* chunks, T* o, CudaContext& context) {
+  const int warps = static_cast<int>(ceil_div(op.wide, kWide)) + kKeyWarps;
+  QENG_LAUNCH(context, paged_delta_row<T>,
+              dim3(static_cast<unsigned>(op.value_heads), static_cast<unsigned>(op.documents)),
+              dim3(static_cast<unsigned>(warps * kWarp)), Shared<T>::bytes(op.dim), op, pages, chunks, o);
+}
+template void run_paged_row(const Delta<float>&, const DeltaPages&, int32_t*, float*, CudaContext&);
+template void run_paged_row(const Delta<bf16>&, const DeltaPages&, int32_t*, bf16*, CudaContext&);
+
+}  // namespace qeng
