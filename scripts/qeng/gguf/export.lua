@@ -141,10 +141,21 @@ function export.of_model(model)
       end,
     }
   end
+  local head, note = model.mtp, nil
+  if head and not model.arch.gguf.nextn then
+    head, note = nil, "the head that drafts tokens is not written: the architecture has no words for it"
+  end
+  for _, parameter in ipairs(head and head.parameters or {}) do
+    parameters[#parameters + 1] = {
+      name = names.behind(parameter.name, model.config.layers), shape = parameter.tensor:shape(),
+      read = function() return parameter.tensor end,
+    }
+  end
   local path = model.gguf and model.gguf.path
   local name = model.dir or path
-  local source = source_of(model.arch, model.config, name and basename(name) or "model", model, parameters)
-  source.files = { path }
+  local from = { tokenizer = model.tokenizer, dir = model.dir, stop_ids = model.stop_ids, drafts = head ~= nil }
+  local source = source_of(model.arch, model.config, name and basename(name) or "model", from, parameters)
+  source.files, source.notes[#source.notes + 1] = { path }, note
   if model.rotations then
     table.insert(source.notes, "the weights were stored rotated: they are written unrotated, and lose more in types of "
       .. "few bits than as they were")
@@ -196,9 +207,17 @@ function export.of_folder(dir)
       return turns and tensor:to("f32"):transpose():clone() or tensor, scaled and weights:tensor(scale)
     end
   end
-  local left = file.left
+  local left, drafts = file.left, arch.gguf and arch.gguf.nextn and weights:info "mtp.fc.weight" ~= nil
   for _, name in ipairs(weights:names()) do
-    if not known[name] and architectures.passes(arch, name) then
+    if drafts and name:find "^mtp%." and not name:find "%.experts%." then
+      parameters[#parameters + 1] = {
+        name = names.behind(name, c.layers), shape = weights:info(name).shape,
+        read = function() return weights:tensor(name) end,
+      }
+    elseif drafts and name:find "^mtp%." then
+      q.error("unsupported", ("%s: tensor %s: a head of experts is written by a loaded model (model:attach_mtp(), "
+        .. "model:save_gguf())"):format(dir, name))
+    elseif not known[name] and architectures.passes(arch, name) then
       left[#left + 1] = name
     elseif not known[name] and not file:is_spare(name, c.tied) then
       q.error("format", ("%s: tensor %s belongs to no part of a %s"):format(dir, name, arch.hf))
@@ -208,7 +227,8 @@ function export.of_folder(dir)
   local ok, tokenizer = pcall(q.tokenizer, dir)
   -- A folder without a tokenizer gives a file without one.
   if not ok and tokenizer.code ~= "io" then error(tokenizer, 0) end
-  return source_of(arch, c, basename(dir), { tokenizer = ok and tokenizer or nil, dir = dir }, parameters)
+  return source_of(arch, c, basename(dir), { tokenizer = ok and tokenizer or nil, dir = dir, drafts = drafts },
+    parameters)
 end
 
 local dropped = { ["general.file_type"] = true, ["general.quantization_version"] = true, ["general.alignment"] = true }

@@ -163,11 +163,16 @@ function gguf.open(path, opt, own)
       io.stderr:write(("%s: %d tensors of blocks that draft tokens (nextn) are left: what is saved has none\n"):format(
         path, left))
     end
+    if drafts == 1 then  -- for model:attach_mtp, which reads them of the open file
+      model.draft_source = function(name, shape, plus_one)
+        return source(names.behind(name, model.config.layers), shape, plus_one, arch, model.config)
+      end
+    end
     model.gguf = { path = path, architecture = arch.gguf.architecture }
     model.stop_ids = stop_ids(file)
     local ok, tokenizer = pcall(q.tokenizer, path)
     if ok then model.tokenizer = tokenizer else model.tokenizer_error = tokenizer end
-    file:close()
+    if not model.draft_source then file:close() end
   end
   return {
     values = values, factors = factors, layout = layout, dtype = dtype, rotations = hadamard.read(file, path, arch),

@@ -98,7 +98,7 @@ local function add_window(add, arch, c)
 end
 
 -- The metadata of a model with settings c, the architecture's GGUF word, and a list of notes. from: {tokenizer =,
--- dir =, stop_ids =} of the model, as request.stops takes them. The model file's gguf.write(add, c) adds further
+-- dir =, stop_ids =} of the model, as request.stops takes them, and drafts: there is a head that drafts tokens. The model file's gguf.write(add, c) adds further
 -- entries of the architecture, with keys that lack its word. It may return a note.
 local function metadata(arch, c, name, from)
   local a = names.architecture(arch)
@@ -107,7 +107,8 @@ local function metadata(arch, c, name, from)
   add("general.architecture", "string", a)
   add("general.type", "string", "model")
   add("general.name", "string", name)
-  add(a .. ".block_count", "u32", c.layers)
+  add(a .. ".block_count", "u32", c.layers + (from.drafts and 1 or 0))
+  if from.drafts then add(a .. ".nextn_predict_layers", "u32", 1) end
   add(a .. ".context_length", "u32", c.max_position)
   add(a .. ".embedding_length", "u32", c.hidden)
   add(a .. ".feed_forward_length", "u32", c.ffn)

@@ -5,6 +5,7 @@
 --   names          {[part of a layer] = word}, instead of those here or beside them
 --   llama_rows     {[part of a layer] = key}: rows are in llama.cpp's order of rotated pairs, in c[key] heads
 --   plus_one       norms are kept with one added, which the model adds itself
+--   nextn          there are words for a head that drafts tokens
 --   tensors        {[parameter of a layer] = {word, shape =, read =, write =}}: parameters with words of their own,
 --                  endings and all. shape(shape, c): if GGUF has another; read(tensor), write(tensor): if other values
 --   apart          {[part of a layer] = {words = {...}, counts =, rows =, join =}}: layers that a model of a checkpoint
@@ -30,7 +31,17 @@ local layer = {
   ["mlp.down_proj"] = "ffn_down",
   ["mlp.gate"] = "ffn_gate_inp", ["mlp.experts.gate_proj"] = "ffn_gate_exps", ["mlp.experts.up_proj"] = "ffn_up_exps",
   ["mlp.experts.down_proj"] = "ffn_down_exps",
+  ["mtp.fc"] = "nextn.eh_proj", ["mtp.pre_fc_norm_embedding"] = "nextn.enorm",
+  ["mtp.pre_fc_norm_hidden"] = "nextn.hnorm", ["mtp.norm"] = "nextn.shared_head_norm",
 }
+
+-- A parameter of the head that drafts tokens (model/mtp.lua) as one of a layer behind the last, which GGUF has it as:
+-- "mtp.layers.0.mlp.up_proj.weight" -> "model.layers.24.mlp.up_proj.weight", "mtp.fc.weight" ->
+-- "model.layers.24.mtp.fc.weight".
+function names.behind(name, layers)
+  local part = name:match "^mtp%.layers%.0%.(.*)$" or name
+  return ("model.layers.%d.%s"):format(layers, part)
+end
 
 local function part_of(stem) return stem:match "^model%.layers%.(%d+)%.(.*)$" end
 
@@ -89,7 +100,7 @@ end
 
 -- Whether GGUF keeps a tensor with one added to it.
 function names.plus_one(arch, name)
-  return arch.gguf.plus_one and name:find "norm%.weight$" ~= nil and not names.unlike(arch, name)
+  return arch.gguf.plus_one and name:find "norm[%w_]*%.weight$" ~= nil and not names.unlike(arch, name)
 end
 
 return names

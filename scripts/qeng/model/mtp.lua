@@ -14,8 +14,9 @@ local Head = {}
 
 -- ---------------------------------------------------------------- where its parameters come from
 
--- Those of the model's folder.
+-- Those of the model's folder, or GGUF file.
 local function of_folder(model, writable)
+  if model.draft_source then return model.draft_source end
   local file = model.kept.file
   return function(name, shape)
     local half_of
@@ -54,7 +55,7 @@ end
 
 local function has_own(model)
   local left = model.kept
-  return left and left.file:info "mtp.fc.weight" ~= nil
+  return model.draft_source ~= nil or left and left.file:info "mtp.fc.weight" ~= nil
 end
 
 -- ---------------------------------------------------------------- the head

@@ -207,7 +207,7 @@ end
 -- ---------------------------------------------------------------- GGUF
 
 local gguf = {
-  architecture = "qwen35", partial_rotary = true, plus_one = true,
+  architecture = "qwen35", partial_rotary = true, plus_one = true, nextn = true,
   names = {
     ["post_attention_layernorm"] = "post_attention_norm", ["linear_attn.in_proj_qkv"] = "attn_qkv",
     ["linear_attn.in_proj_z"] = "attn_gate", ["linear_attn.in_proj_a"] = "ssm_alpha",
