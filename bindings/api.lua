@@ -2310,7 +2310,7 @@ function Model:save(dir, opt) end
 ---@field engine? Engine
 ---@field kv? dtype  dtype of a KV cache for this call alone
 ---@field chunk? integer  tokens of prompts in a step
----@field draft? Model|boolean  a model that guesses ahead; false: none
+---@field draft? Model|"mtp"|boolean  a model that guesses ahead, or the model's own head; false: none
 
 ---An iterator over pieces of generated text, whole UTF-8 characters each, and their kind.
 ---kind: "reasoning" with opt.reasoning, else nil. The second result is the request: its finish, logprobs and figures
@@ -2343,7 +2343,9 @@ function Model:engine(opt) end
 ---@field chunk? integer  tokens of prompts in a step
 ---@field context? integer  the most tokens of a sequence
 ---@field remember? boolean  equal beginnings of prompts are computed once
----@field draft? Model  a model that guesses ahead
+---@field draft? Model|"mtp"  a model that guesses ahead, or the model's own head (Model:attach_mtp)
+---@field draft_vocab? integer  "mtp": only the first so many tokens are guessed
+---@field draft_always? boolean  guess also where it does not pay
 
 ---Many requests at once (scripts/qeng/infer/engine.lua says how they are served).
 ---@param model Model

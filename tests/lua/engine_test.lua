@@ -58,7 +58,8 @@ end
 -- a draft model: itself (all guesses true where greedy), and another one
 local model, other = cases.model("qwen3", { layers = 3 }), cases.model("qwen3", { layers = 1, seed = 9 })
 for _, draft in ipairs { model, other } do
-  local engine, list, drafted, accepted = model:engine { draft = draft, pages = 40, max_batch = 4 }, {}, 0, 0
+  local engine = model:engine { draft = draft, draft_always = true, pages = 40, max_batch = 4 }
+  local list, drafted, accepted = {}, 0, 0
   local options = cases.requests(model, 10, cases.random(5))
   for i, opt in ipairs(options) do
     opt.adapter, opt.repetition_penalty = nil, nil
@@ -79,7 +80,7 @@ end
 -- a draft model with a shorter context and fewer tokens guesses as far as it can
 for name, draft in pairs { context = cases.model("qwen3", { layers = 1, context = 32 }),
     vocabulary = cases.model("qwen3", { layers = 1, vocab = 310 }) } do
-  local engine, list, drafted = model:engine { draft = draft, pages = 40, max_batch = 4 }, {}, 0
+  local engine, list, drafted = model:engine { draft = draft, draft_always = true, pages = 40, max_batch = 4 }, {}, 0
   for i = 1, 4 do
     list[i] = engine:submit { ids = { 1, 2, i == 4 and 315 or i }, max_tokens = 70, temperature = i % 2, seed = i,
       stop_ids = {} }

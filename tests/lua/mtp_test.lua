@@ -115,6 +115,26 @@ refused("attach_mtp first", plain.train_mtp, plain, {})
 refused("no head that drafts tokens", plain.engine, plain, { draft = "mtp" })
 refused("expected post or pre", plain.attach_mtp, plain, { input = "both" })
 
+-- ---- GGUF files have it as a block behind the last, with norms that add one to their weights
+for kind, more in pairs(hybrid.kinds) do
+  local of = hybrid.fresh(more)
+  of:attach_mtp { seed = 4 }
+  of:save_gguf(at(kind .. ".gguf"), { type = "f32" })
+  local text, back = said(q.load, at(kind .. ".gguf"))
+  assert(text:find("that draft tokens (nextn) are left", 1, true), text)
+  back:attach_mtp { from = "folder" }
+  for i, parameter in ipairs(of.mtp.parameters) do
+    local off = distance(back.mtp.parameters[i].tensor, parameter.tensor)
+    assert(off < 1e-6, ("%s: %s is off by %g"):format(kind, parameter.name, off))
+  end
+end
+do
+  local of = cases.model "llama"
+  of:attach_mtp {}
+  local notes = of:save_gguf(at "llama.gguf", { type = "f32" }).notes
+  assert(table.concat(notes):find("the head that drafts tokens is not written", 1, true), table.concat(notes))
+end
+
 -- ---- trained on what repeats, it guesses right; and whatever it guesses, texts are what they are without
 local learner = hybrid.fresh({}, { seed = 2 }):full()
 learner:attach_mtp()

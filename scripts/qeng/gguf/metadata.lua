@@ -98,8 +98,9 @@ local function add_window(add, arch, c)
 end
 
 -- The metadata of a model with settings c, the architecture's GGUF word, and a list of notes. from: {tokenizer =,
--- dir =, stop_ids =} of the model, as request.stops takes them, and drafts: there is a head that drafts tokens. The model file's gguf.write(add, c) adds further
--- entries of the architecture, with keys that lack its word. It may return a note.
+-- dir =, stop_ids =} of the model, as request.stops takes them; drafts: there is a head that drafts tokens. The model
+-- file's gguf.write(add, c) adds further entries of the architecture, with keys that lack its word. It may return a
+-- note.
 local function metadata(arch, c, name, from)
   local a = names.architecture(arch)
   local list = {}

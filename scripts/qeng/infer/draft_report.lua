@@ -50,7 +50,10 @@ local function texts_of(model, prompts, batch, setup, max_tokens)
       local tokens, all = 0, true
       for _, r in ipairs(list) do tokens, all = tokens + #r.output, all and #r.output > 0 end
       if all and not began then before, began = tokens, q.time() end
-      if began then given, seconds, before, began = given + tokens - before, seconds + q.time() - began, tokens, q.time() end
+      if began then
+        given, seconds = given + tokens - before, seconds + q.time() - began
+        before, began = tokens, q.time()
+      end
     end
     for _, r in ipairs(list) do
       if r.error then error(r.error, 0) end
@@ -93,7 +96,7 @@ function draft_report.lines(rows)
   for i, row in ipairs(rows) do
     local shares = {}
     for k, at in ipairs(row.guesses) do shares[k] = ("%.0f %%"):format(100 * at[2] / at[1]) end
-    lines[i] = ("batch of %d: %.1f tokens/s, with guesses %.1f (%.2f times); %.2f tokens a step that guesses; right: %s")
+    lines[i] = ("batch of %d: %.1f tokens/s, with guesses %.1f (%.2f times); %.2f tokens a step with guesses; right: %s")
       :format(row.batch, row.plain, row.drafted, row.drafted / row.plain, row.length,
         #shares > 0 and table.concat(shares, ", ") or "none made")
   end

@@ -23,6 +23,7 @@ local q = require "qeng.core"
 local request = require "qeng.infer.request"
 local sequences = require "qeng.infer.sequences"
 local speculate = require "qeng.infer.speculate"
+local suffixes = require "qeng.infer.suffixes"
 
 local engine = {}
 local Engine = {}
@@ -62,6 +63,7 @@ function engine.new(model, opt)
   local limit = model.config.max_position
   local self = setmetatable({
     model = model, running = {}, waiting = {}, cancelled = {}, submitted = 0, steps = 0, by_position = {},
+    said = suffixes.new(),
     max_batch = positive(opt, "max_batch", 64), chunk = positive(opt, "chunk", 256),
     context = math.min(positive(opt, "context", limit), limit),
   }, Engine)
@@ -238,7 +240,7 @@ local function schedule(self)
     local r = self.running[i]
     local need = #r.tokens - r.length
     local count = need == 1 and 1 or math.min(need, budget)
-    if need == 1 and not r.guesses then speculate.lookup(r) end
+    if need == 1 and not r.guesses then speculate.lookup(r, self.said) end
     if count > 0 then
       if not reserve(self, r, r.length + 1, r.length + count) then break end
       if need > 1 then budget = budget - count end
@@ -346,9 +348,13 @@ local function advance(self)
   if tokens then self.pays:learn(#plan, tokens, q.time() - began) end
   for _, entry in ipairs(plan) do
     local r = entry.request
-    if ok and r.guesses and self.drafter then
-      speculate.learn(r, #r.guesses, math.min(#r.tokens - r.known - 1, #r.guesses),
-        self.by_position)
+    if ok and r.guesses then
+      local right = math.min(#r.tokens - r.known - 1, #r.guesses)
+      if r.looked then
+        speculate.looked_up(r, right > 0)
+      else
+        speculate.learn(r, #r.guesses, right, self.by_position)
+      end
     end
     if r.id then
       -- The tokens that were run and still stand: with the guesses that came true, without the token sampled last.
@@ -357,7 +363,7 @@ local function advance(self)
       r.length = self.runner.pool:rollback(r.id, stored)
       if ok then self.runner.pool:commit(r.id) end
     end
-    r.guesses, r.settled = nil, nil
+    r.guesses, r.looked, r.settled = nil, nil, nil
   end
   settle(self)
   if not ok then error(err, 0) end

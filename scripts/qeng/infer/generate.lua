@@ -12,7 +12,7 @@ local function split(opt)
   local own, rest = {}, {}
   for name, value in pairs(opt) do
     if name == "kv" or name == "chunk" then own[name] = value
-    elseif name == "draft" and type(value) == "table" then own.draft = value
+    elseif name == "draft" and (type(value) == "table" or value == "mtp") then own.draft = value
     elseif name ~= "engine" then rest[name] = value end
   end
   return own, rest

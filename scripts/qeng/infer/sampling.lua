@@ -58,7 +58,7 @@ options.set("generation", {
     choices = { "stop", "error", "shift" } },
   { "keep", 0, "with --when-full shift: tokens of the beginning that are never forgotten", min = 0 },
   { "lookup", 0, "guess up to so many tokens ahead from what was said before", min = 0, max = 8 },
-  { "draft", "", "a small model of the same tokenizer that guesses ahead" },
+  { "draft", "", "a small model of the same tokenizer that guesses ahead, or mtp: the model's own head" },
   "kv", "weights",
 })
 
@@ -148,7 +148,10 @@ function sampling.read(opt)
     grammar = bound, context = opt.when_full, keep = opt.keep, lookup = opt.lookup > 0 and opt.lookup or nil,
     kv = opt.kv,
   }
-  if opt.draft ~= "" then
+  if opt.draft == "mtp" then
+    model:attach_mtp { from = "folder" }
+    given.draft = "mtp"
+  elseif opt.draft ~= "" then
     local weights = opt.weights == "stream" and "map" or opt.weights
     given.draft = models.load(opt.draft, { dtype = opt.dtype, weights = weights })
   end

@@ -32,22 +32,23 @@ function speculate.limit(r, limit)
     r.engine.runner.pool:ahead(r.id))
 end
 
--- Guesses by prompt lookup: what followed the last occurrence of the three (or two) tokens at the end. Sets r.guesses.
-function speculate.lookup(r)
+-- Guesses from what was said before (infer/suffixes.lua), in `said`. Sets r.guesses. One that is wrong again and again
+-- pauses, for longer each time.
+function speculate.lookup(r, said)
   local count = r.lookup and speculate.limit(r, r.lookup) or 0
   if count < 1 then return end
-  local tokens, length = r.tokens, #r.tokens
-  for width = 3, 2, -1 do
-    for start = length - width, 1, -1 do
-      local same = true
-      for k = 0, width - 1 do same = same and tokens[start + k] == tokens[length - width + 1 + k] end
-      if same then
-        r.guesses = {}
-        for k = 1, math.min(count, length - start - width + 1) do r.guesses[k] = tokens[start + width - 1 + k] end
-        return
-      end
-    end
+  if (r.pause or 0) > 0 then
+    r.pause = r.pause - 1
+    return
   end
+  r.guesses = said:guess(r, count)
+  r.looked = r.guesses ~= nil
+end
+
+-- Learns from what came of those: whether any was right.
+function speculate.looked_up(r, right)
+  r.wrong = right and 0 or (r.wrong or 0) + 1
+  r.pause = r.wrong >= 4 and math.min(2 ^ (r.wrong - 2), 64) or 0
 end
 
 -- ---------------------------------------------------------------- a draft model

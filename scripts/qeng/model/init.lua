@@ -275,8 +275,8 @@ end
 
 -- Loss [1] of a packed batch: micro_batch.scale times the sum of nll over its targets. Also nll [t]. If
 -- self.router_aux_loss is not 0, a third result is the load-balancing loss of the experts [1], times that and the
--- batch's share of the step's targets. A fourth is a list of the losses [1] of the head that drafts tokens, one for each
--- token further on, if it is trained (Model:train_mtp). Neither is part of the first: loss:backward(balance,
+-- batch's share of the step's targets. A fourth is a list of the losses [1] of the head that drafts tokens, one for
+-- each token further on, if it is trained (Model:train_mtp). Neither is part of the first: loss:backward(balance,
 -- unpack(drafts)) goes back from all. Where only that head is trained, the first is its loss for the nearest token.
 function Model:loss(micro_batch, length)
   local head = self.mtp
