@@ -81,6 +81,7 @@ void forward(const DeltaForward& task) {
 }
 
 void gated_delta(const DeltaForward& task) {
+  const FlushSubnormal flush;
   if (task.in.type == Float::bf16)
     forward<bf16>(task);
   else
@@ -89,6 +90,7 @@ void gated_delta(const DeltaForward& task) {
 
 // S <- e^{sum_last} S + sum over rows j of e^{sum_last - sum_j} k_j d_j^T, of a whole chunk
 void delta_advance(const DeltaChunk& chunk, int64_t group, int64_t dim, int64_t wide, float* scratch) {
+  const FlushSubnormal flush;
   float* weighed = scratch;
   float* decays = scratch + kChunkRows * wide;
   for (int64_t head = 0; head < group; ++head) {

@@ -180,6 +180,7 @@ struct Backward {
 };
 
 void gated_delta_grad(const DeltaBackward& task) {
+  const FlushSubnormal flush;
   if (task.in.type == Float::bf16)
     Backward<bf16>{task}.run();
   else
