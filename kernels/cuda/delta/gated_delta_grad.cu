@@ -283,7 +283,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 // The gradients of x from those of normalised rows, over the value heads that read them, and of g and beta.
 constexpr int kFinishThreads = 256;
 template <class T>
-__global__ void __launch_bounds__(kFinishThreads)
+__global__ void __launch_bounds__(kFinishThreads, 2)
     delta_finish_grad(const Delta<T> op, const DeltaPrepared prepared, const DeltaGradients from, T* dx, float* dg,
                       float* dbeta) {
   const int64_t slot = blockIdx.x;

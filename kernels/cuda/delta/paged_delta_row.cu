@@ -96,7 +96,7 @@ struct Shared {
 };
 
 template <class T>
-__global__ void __launch_bounds__(kMostWarps* kWarp)
+__global__ void __launch_bounds__(kMostWarps* kWarp, 1)
     paged_delta_row(const Delta<T> op, const DeltaPages pages, int32_t* chunks, T* o) {
   constexpr int kParts = kDerived<T>;
   const DeltaSequence sequence(op, pages, static_cast<int>(blockIdx.y));
