@@ -353,7 +353,8 @@ void run_grad(const GatedDeltaGrad& op, CudaContext& context) {
   const int64_t part_elements = 2 * wide * (dim + kChunk), floats = 2 * kChunk * (dim + tiles);
   const int64_t of_head =
       slots * delta.group * (kParts * part_elements * int64_t{sizeof(bf16)} + floats * int64_t{sizeof(float)});
-  const int64_t heads = std::clamp<int64_t>(kMostScratch / std::max<int64_t>(of_head, 1), 1, delta.key_heads);
+  const int64_t most = std::clamp<int64_t>(kMostScratch / std::max<int64_t>(of_head, 1), 1, delta.key_heads);
+  const int64_t heads = ceil_div(delta.key_heads, ceil_div(delta.key_heads, most));  // about as many each time
   const int64_t units = slots * heads * delta.group;
   bf16* parts = context.scratch.take<bf16>(std::max<int64_t>(units, 1) * kParts * part_elements);
   float* rows = context.scratch.take<float>(std::max<int64_t>(units, 1) * floats);
