@@ -44,14 +44,9 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
       ptx::cp_async_commit();
   };
   const int64_t last_row = end > begin ? begin + (end - begin - 1) / kChunk * kChunk : begin - kChunk;
-  fetch(last_row);
+  for (int stage = 0; stage < stages; ++stage) fetch(last_row - stage * kChunk);
   for (int64_t row = last_row; row >= begin; row -= kChunk) {
-    if (stages == 2) {
-      fetch(row - kChunk);
-      ptx::cp_async_wait<1>();
-    } else {
-      ptx::cp_async_wait<0>();
-    }
+    wait_stage(stages);
     __syncthreads();
     const ScanStage<Form> stage = stage_of(row);
     const int64_t at = (first_slot + (row - begin) / kChunk) * op.launched_value_heads() + place.head;
@@ -115,7 +110,7 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
       solved_tile.keep(kept.ddeltas + (at * op.wide + place.column) * Form::kParts * kChunk, kChunk, role_thread,
                        kScanWarps * kWarp);
     __syncthreads();
-    if (stages == 1) fetch(row - kChunk);
+    fetch(row - stages * kChunk);
   }
 }
 

@@ -35,14 +35,9 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
     else
       ptx::cp_async_commit();
   };
-  fetch(begin);
+  for (int stage = 0; stage < stages; ++stage) fetch(begin + stage * kChunk);
   for (int64_t row = begin; row < end; row += kChunk) {
-    if (stages == 2) {
-      fetch(row + kChunk);
-      ptx::cp_async_wait<1>();
-    } else {
-      ptx::cp_async_wait<0>();
-    }
+    wait_stage(stages);
     __syncthreads();
     const ScanStage<Form> stage = stage_of(row);
     const int64_t at = (first_slot + (row - begin) / kChunk) * op.launched_value_heads() + place.head;
@@ -100,7 +95,7 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
                           stride, right_side.data + place.row / 16 * kTurned / 2);  // which was used up
     }
     __syncthreads();
-    if (stages == 1) fetch(row + kChunk);
+    fetch(row + stages * kChunk);
   }
 }
 

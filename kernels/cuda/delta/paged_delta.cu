@@ -216,7 +216,7 @@ __device__ void run_sequence(const Delta<T>& op, const DeltaPages& pages, const 
     else
       ptx::cp_async_commit();
   };
-  fetch(first_chunk);
+  for (int stage = 0; stage < stages; ++stage) fetch(first_chunk + stage);
   for (int64_t c = first_chunk; c <= last_chunk; ++c) {
     const int64_t page = sequence.page(op, pages, c * kChunk), row = sequence.row_of(c);
     if (page < 0) break;
@@ -224,7 +224,6 @@ __device__ void run_sequence(const Delta<T>& op, const DeltaPages& pages, const 
     const int begun = sequence.within(sequence.begun, c), end = sequence.within(sequence.length, c);
     const int64_t slot = first_paged_slot(op, wave, number) + c - first_chunk;
     const Stage stage = stage_of(c);
-    if (stages == 2) fetch(c + 1);
     if (place.role == 0) {
       if (c == first_chunk && sequence.begun > 0) each_state([&](float& sum, int64_t at) { sum = kept.state[at]; });
       if (c * kChunk >= sequence.begun && !sequence.replaced(pages, c * kChunk))
@@ -238,10 +237,7 @@ __device__ void run_sequence(const Delta<T>& op, const DeltaPages& pages, const 
       });
       delta_tile.put(0, place.row, old);
     }
-    if (stages == 2)
-      ptx::cp_async_wait<1>();
-    else
-      ptx::cp_async_wait<0>();
+    wait_stage(stages);
     __syncthreads();
     if (place.block_column == 0) keep_keys(op, pages, sequence, kept, c, stage.vector(kSums), place);
 
@@ -320,7 +316,7 @@ __device__ void run_sequence(const Delta<T>& op, const DeltaPages& pages, const 
       });
     }
     __syncthreads();
-    if (stages == 1) fetch(c + 1);
+    fetch(c + stages);
   }
   ptx::cp_async_wait<0>();
   __syncthreads();
