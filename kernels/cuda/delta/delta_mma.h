@@ -105,27 +105,14 @@ struct PartsTile {
 
   __device__ int pitch() const { return columns + kRowGap; }
   __device__ bf16* at(int part, int row, int column) const { return data + (part * rows + row) * pitch() + column; }
-  static size_t bytes(int rows, int columns) {
-    return sizeof(bf16) * static_cast<size_t>(kParts * rows * (columns + kRowGap));
-  }
   __device__ bf16* end() const { return data + kParts * rows * pitch(); }
 
   // The 16 x 16 block at a row and a column. left: rows are the product's rows, right: its columns; _down: as where
   // the matrix is transposed.
-  __device__ Parts<kParts> left(int row, int column) const {
-    Parts<kParts> a;
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) ptx::ldmatrix_x4(a.r[part], lane_at(part, row, column));
-    return a;
-  }
-  __device__ Parts<kParts> left_down(int row, int column) const { return swapped(right_down(row, column)); }
-  __device__ Parts<kParts> right(int row, int column) const { return swapped(left(row, column)); }
-  __device__ Parts<kParts> right_down(int row, int column) const {
-    Parts<kParts> b;
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) ptx::ldmatrix_x4_trans(b.r[part], lane_at(part, row, column));
-    return b;
-  }
+  __device__ Parts<kParts> left(int row, int column) const { return load<false>(row, column, false); }
+  __device__ Parts<kParts> right(int row, int column) const { return load<false>(row, column, true); }
+  __device__ Parts<kParts> left_down(int row, int column) const { return load<true>(row, column, true); }
+  __device__ Parts<kParts> right_down(int row, int column) const { return load<true>(row, column, false); }
 
   // Sums at a row and a column.
   __device__ void put(int row, int column, const Sums16& c) const {
@@ -173,9 +160,20 @@ struct PartsTile {
   }
 
  private:
-  __device__ const bf16* lane_at(int part, int row, int column) const {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    return at(part, row + lane % 16, column + lane / 16 * 8);
+  // The four 8 x 8 matrices of a block go down its left half first, or with `across` along its upper half.
+  template <bool kTransposed>
+  __device__ Parts<kParts> load(int row, int column, bool across) const {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp, second = lane / 8 % 2 * 8, third = lane / 16 * 8;
+    Parts<kParts> operand;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      const bf16* from = at(part, row + lane % 8 + (across ? third : second), column + (across ? second : third));
+      if constexpr (kTransposed)
+        ptx::ldmatrix_x4_trans(operand.r[part], from);
+      else
+        ptx::ldmatrix_x4(operand.r[part], from);
+    }
+    return operand;
   }
 };
 

@@ -45,6 +45,8 @@ struct ScanForm {
   static constexpr bool kStaged = kStages;
   static constexpr int kColumns = kHalves * kScanColumns, kThreads = kHalves * kSharers * kWarp;
   static constexpr int kPairs = kMostDim / 16 / kSharers;  // of a warp's dims, 16 each
+  // Dims that products run over: where they are staged zeros fill them up, for loops that end at a constant.
+  __device__ static int dims(const Delta<T>& op) { return kStaged ? kMostDim : op.dim; }
 };
 
 // The first role's warps share the state, also where there is a second.
