@@ -97,6 +97,35 @@ TEST_CASE("gated delta gives a row the same bits however many come at a time") {
       }
 }
 
+TEST_CASE("gated delta takes more sequences than it works on at once") {
+  constexpr int64_t kSequences = 70;
+  for (Named& target : backends()) {
+    INFO(target.name);
+    Draw draw(base_seed());
+    GatedDelta op = part_of(draw, whole_sequence(draw, DType::bf16, {1, 1, 16, 16}, 2, kDeltaChunk), 0, 2, false);
+    const auto repeated = [&](const View& view) {
+      View all = draw.empty(view.dtype, {2 * kSequences, view.columns()});
+      for (int64_t s = 0; s < kSequences; ++s)
+        std::memcpy(all.as<char>() + static_cast<size_t>(s) * view.bytes(), view.data, view.bytes());
+      return all;
+    };
+    const size_t of_sequence = op.o.bytes();
+    op.x = repeated(op.x), op.g = repeated(op.g), op.beta = repeated(op.beta), op.o = draw.empty_like(repeated(op.o));
+    std::vector<double> cu{0}, lengths, pages;
+    for (int64_t s = 0; s < kSequences; ++s) {
+      cu.push_back(static_cast<double>(2 * s + 2)), lengths.push_back(2);
+      pages.push_back(static_cast<double>(kSequences - 1 - s));
+    }
+    op.cu = draw.values(DType::i32, cu), op.lengths = draw.values(DType::i32, lengths);
+    op.pages = draw.values(DType::i32, pages), op.pages.rank = 2, op.pages.shape[0] = kSequences, op.pages.shape[1] = 1;
+    op.state = draw.empty(DType::f32, {kSequences, op.shape.state()});
+    op.rows = draw.empty(DType::f32, {kSequences, op.shape.rows()});
+    const View o = std::get<GatedDelta>(run_on(*target.backend, op, draw.buffers()).rebased).o;
+    for (int64_t s = 1; s < kSequences; ++s)
+      CHECK(std::memcmp(o.as<char>() + static_cast<size_t>(s) * of_sequence, o.data, of_sequence) == 0);
+  }
+}
+
 TEST_CASE("gated delta refuses lengths, pages and boundaries that are wrong") {
   for (Named& target : backends()) {
     INFO(target.name);

@@ -71,7 +71,7 @@ __device__ DeltaChunk chunk_at(const Delta<T>& op, int64_t slot) {
 // Vectors of a chunk of a value head, which are 0 from its last row on but for the sums.
 enum DeltaVector {
   kSums,     // of g
-  kBeta,     //
+  kBeta,     // as it is
   kReading,  // -beta e^{sum} / |k|, by which S^T k' goes into beta R
   kWriting,  // e^{last - sum} / |k|, by which k' times d goes into the state
   kAsking,   // e^{sum} / (|q| sqrt(dim)), by which S^T q' goes into o
@@ -84,6 +84,7 @@ struct DeltaPrepared {
   float* vectors;                // [slots, value heads, kPreparedVectors, kChunk]
   bf16 *t, *p;                   // [slots, value heads, parts, kChunk, kChunk]
 };
+
 // Two neighbours of a [kParts, kChunk, kChunk] matrix.
 template <int kParts>
 __device__ inline void put_pair(bf16* matrix, int row, int column, float low, float high) {

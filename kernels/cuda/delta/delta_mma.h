@@ -105,27 +105,14 @@ struct PartsTile {
 
   __device__ int pitch() const { return columns + kRowGap; }
   __device__ bf16* at(int part, int row, int column) const { return data + (part * rows + row) * pitch() + column; }
-  static size_t bytes(int rows, int columns) {
-    return sizeof(bf16) * static_cast<size_t>(kParts * rows * (columns + kRowGap));
-  }
   __device__ bf16* end() const { return data + kParts * rows * pitch(); }
 
   // The 16 x 16 block at a row and a column. left: rows are the product's rows, right: its columns; _down: as where
   // the matrix is transposed.
-  __device__ Parts<kParts> left(int row, int column) const {
-    Parts<kParts> a;
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) ptx::ldmatrix_x4(a.r[part], lane_at(part, row, column));
-    return a;
-  }
-  __device__ Parts<kParts> left_down(int row, int column) const { return swapped(right_down(row, column)); }
-  __device__ Parts<kParts> right(int row, int column) const { return swapped(left(row, column)); }
-  __device__ Parts<kParts> right_down(int row, int column) const {
-    Parts<kParts> b;
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) ptx::ldmatrix_x4_trans(b.r[part], lane_at(part, row, column));
-    return b;
-  }
+  __device__ Parts<kParts> left(int row, int column) const { return load<false>(row, column, false); }
+  __device__ Parts<kParts> right(int row, int column) const { return load<false>(row, column, true); }
+  __device__ Parts<kParts> left_down(int row, int column) const { return load<true>(row, column, true); }
+  __device__ Parts<kParts> right_down(int row, int column) const { return load<true>(row, column, false); }
 
   // Sums at a row and a column.
   __device__ void put(int row, int column, const Sums16& c) const {
@@ -150,13 +137,19 @@ struct PartsTile {
     return sum;
   }
 
-  // Its first `count` columns from memory whose rows are `stride` elements apart, part after part, by all threads of a
-  // block, which is not waited for; or to memory without gaps.
-  __device__ void fetch(const bf16* from, int stride, int count, int threads) const {
-    const int chunks = columns / 8;  // a constant in most places, so that it divides fast
-    for (int i = ptx::opaque(static_cast<int>(threadIdx.x)); i < kParts * rows * chunks; i += threads)
-      if (i % chunks * 8 < count)
-        ptx::cp_async_16(data + i / chunks * pitch() + i % chunks * 8, from + i / chunks * stride + i % chunks * 8);
+  // All of it, rows of kColumns, from memory whose rows have `count` columns and are `stride` elements apart, part after
+  // part; or to memory without gaps. The first is not waited for.
+  template <int kThreads, int kRows, int kColumns>
+  __device__ void fetch(int thread, const bf16* from, int stride, int count) const {
+    constexpr int kChunks = kColumns / 8, kAtOnce = kThreads / kChunks;
+    static_assert(kThreads % kChunks == 0);
+    const int row = thread / kChunks, chunk = thread % kChunks * 8;
+    const bf16* source = from + row * stride + (chunk < count ? chunk : 0);
+#pragma unroll
+    for (int r = 0; r < kParts * kRows; r += kAtOnce) {
+      if (kParts * kRows % kAtOnce != 0 && row + r >= kParts * kRows) break;
+      ptx::cp_async_16(data + (row + r) * (kColumns + kRowGap) + chunk, source + r * stride, chunk < count ? 16 : 0);
+    }
   }
   __device__ void keep(bf16* to, int count, int thread, int threads) const {
     const int chunks = columns / 8;
@@ -167,23 +160,49 @@ struct PartsTile {
   }
 
  private:
-  __device__ const bf16* lane_at(int part, int row, int column) const {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    return at(part, row + lane % 16, column + lane / 16 * 8);
+  // The four 8 x 8 matrices of a block go down its left half first, or with `across` along its upper half.
+  template <bool kTransposed>
+  __device__ Parts<kParts> load(int row, int column, bool across) const {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp, second = lane / 8 % 2 * 8, third = lane / 16 * 8;
+    Parts<kParts> operand;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      const bf16* from = at(part, row + lane % 8 + (across ? third : second), column + (across ? second : third));
+      if constexpr (kTransposed)
+        ptx::ldmatrix_x4_trans(operand.r[part], from);
+      else
+        ptx::ldmatrix_x4(operand.r[part], from);
+    }
+    return operand;
   }
 };
 
-// Starts to fill the first `count` columns of a tile with rows first .. rows - 1 of a matrix; the others become zeros.
-template <int kThreads>
+// Starts to fill a tile of so many rows and columns with rows first .. rows - 1 of a matrix that has `count` columns; the
+// rest becomes zeros. A thread has one 16-byte chunk of some rows.
+template <int kThreads, int kRows, int kColumns>
 __device__ inline void fetch_rows(int thread, const PartsTile<1>& tile, const bf16* from, int64_t stride, int count,
                                   int rows, int first = 0) {
-  const int chunks = tile.columns / 8;
-  for (int i = thread; i < tile.rows * chunks; i += kThreads) {
-    const int row = i / chunks, chunk = i % chunks * 8;
-    const bool real = row >= first && row < rows;
-    if (chunk < count)
-      ptx::cp_async_16(tile.at(0, row, chunk), from + (real ? row : first) * stride + chunk, real ? 16 : 0);
+  constexpr int kChunks = kColumns / 8, kAtOnce = kThreads / kChunks;
+  static_assert(kThreads % kChunks == 0);
+  const int row = thread / kChunks, chunk = thread % kChunks * 8;
+  bf16* to = tile.data + row * (kColumns + kRowGap) + chunk;
+  const bf16* source = from + (chunk < count ? chunk : 0);
+#pragma unroll
+  for (int r = 0; r < kRows; r += kAtOnce) {
+    const int i = row + r;
+    if (kRows % kAtOnce != 0 && i >= kRows) break;
+    const bool real = i >= first && i < rows;
+    ptx::cp_async_16(to + r * (kColumns + kRowGap), source + (real ? i : first) * stride,
+                     real && chunk < count ? 16 : 0);
   }
+}
+
+// Waits for the oldest of one or two stages that are on their way.
+__device__ inline void wait_stage(int stages) {
+  if (stages == 2)
+    ptx::cp_async_wait<1>();
+  else
+    ptx::cp_async_wait<0>();
 }
 
 // Rows first .. rows - 1 of a matrix in device memory; the others are zeros. Its blocks are operands as PartsTile's are.

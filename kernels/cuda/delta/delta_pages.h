@@ -59,14 +59,21 @@ struct DeltaSequence {
   }
 };
 
-// The slot of a sequence's first chunk here; the one that was begun before takes one more than a document has.
+// Sequences that are worked on at once, for which there is scratch memory: 1 MB of a chunk of 16 heads of 128, and there
+// is no telling from shapes that most have one row.
+constexpr int kPagedSequences = 64;
+struct DeltaWave {
+  const int32_t* chunks;  // of each
+  int first, count;
+};
+// The slot of a sequence's first chunk; the chunk that was begun before takes one more than a document has.
 template <class T>
-__device__ inline int64_t first_paged_slot(const Delta<T>& op, int s) {
-  return op.bound(s) / kChunk + 2 * s;
+__device__ inline int64_t first_paged_slot(const Delta<T>& op, const DeltaWave& wave, int s) {
+  return op.bound(s) / kChunk - op.bound(wave.first) / kChunk + 2 * (s - wave.first);
 }
 template <class T>
 inline int64_t paged_slots(const Delta<T>& op) {
-  return op.rows / kChunk + 2 * op.documents;
+  return op.rows / kChunk + 2 * std::min(op.documents, kPagedSequences);
 }
 
 // What a page keeps of a key head and one of its value heads, and of the value head's state.
@@ -115,13 +122,13 @@ void run_paged_row(const Delta<T>& op, const DeltaPages& pages, int32_t* chunks,
 
 // Calls f(sequence, its chunks, sequences before it, chunks before it) for those that have chunks, by all threads.
 template <class F>
-__device__ inline void each_sequence(const int32_t* chunks, int documents, F f) {
+__device__ inline void each_sequence(const DeltaWave& wave, F f) {
   int sequences = 0, before = 0;
-  for (int first = 0; first < documents; first += kWarp) {
-    const int s = first + static_cast<int>(threadIdx.x) % kWarp, own = s < documents ? chunks[s] : 0;
+  for (int first = 0; first < wave.count; first += kWarp) {
+    const int s = first + static_cast<int>(threadIdx.x) % kWarp, own = s < wave.count ? wave.chunks[s] : 0;
     for (uint32_t some = __ballot_sync(kAllLanes, own > 0); some != 0; some &= some - 1) {
       const int lane = __ffs(static_cast<int>(some)) - 1, count = __shfl_sync(kAllLanes, own, lane);
-      f(first + lane, count, sequences++, before);
+      f(wave.first + first + lane, count, sequences++, before);
       before += count;
     }
   }

@@ -106,8 +106,8 @@ __global__ void __launch_bounds__(kThreads, 3) delta_prepare(const Delta<T> op, 
   RowsOf<T, kStaged> q, k;
   if constexpr (kStaged) {
     k = {reinterpret_cast<bf16*>(chunk.a), kChunk, kStagedDim}, q = {k.end(), kChunk, kStagedDim};
-    fetch_rows<kThreads>(thread, k, op.k(rows.row, key_head), op.columns, op.dim, rows.rows);
-    fetch_rows<kThreads>(thread, q, op.q(rows.row, key_head), op.columns, op.dim, rows.rows);
+    fetch_rows<kThreads, kChunk, kStagedDim>(thread, k, op.k(rows.row, key_head), op.columns, op.dim, rows.rows);
+    fetch_rows<kThreads, kChunk, kStagedDim>(thread, q, op.q(rows.row, key_head), op.columns, op.dim, rows.rows);
     ptx::cp_async_commit();
     ptx::cp_async_wait<0>();
     __syncthreads();

@@ -45,6 +45,8 @@ struct ScanForm {
   static constexpr bool kStaged = kStages;
   static constexpr int kColumns = kHalves * kScanColumns, kThreads = kHalves * kSharers * kWarp;
   static constexpr int kPairs = kMostDim / 16 / kSharers;  // of a warp's dims, 16 each
+  // Dims that products run over: where they are staged zeros fill them up, for loops that end at a constant.
+  __device__ static int dims(const Delta<T>& op) { return kStaged ? kMostDim : op.dim; }
 };
 
 // The first role's warps share the state, also where there is a second.
@@ -136,22 +138,27 @@ struct ScanStage {
     if constexpr (kStaged) {
       const int64_t at = slot * op.launched_value_heads() + place.head;
       const int thread = ptx::opaque(place.thread);  // else addresses are kept in registers from chunk to chunk
-      const auto lower = [&](const Matrix& matrix, const bf16* from) {
-        constexpr int kChunks = kChunk / 8;
-        for (int i = thread; i < Form::kParts * kChunk * kChunks; i += Form::kThreads) {
-          const int line = i / kChunks, chunk = i % kChunks;
-          if (chunk / 2 <= line % kChunk / 16)
-            ptx::cp_async_16(matrix.data + line * matrix.pitch() + chunk * 8, from + line * kChunk + chunk * 8);
-        }
+      const auto lower = [&](const Matrix& matrix, const bf16* from) {  // blocks above the diagonal nobody reads
+        constexpr int kChunks = kChunk / 8, kAtOnce = Form::kThreads / kChunks;
+        static_assert(kChunk % kAtOnce == 0 || kAtOnce % kChunk == 0);
+        const int line = thread / kChunks, chunk = thread % kChunks;
+#pragma unroll
+        for (int i = 0; i < Form::kParts * kChunk; i += kAtOnce)
+          if (chunk / 2 <= (line + i) % kChunk / 16 && line + i < Form::kParts * kChunk)
+            ptx::cp_async_16(matrix.data + (line + i) * (kChunk + kRowGap) + chunk * 8,
+                             from + (line + i) * kChunk + chunk * 8);
       };
       lower(t, prepared.t + at * Form::kParts * kChunk * kChunk);
       if (queries) lower(p, prepared.p + at * Form::kParts * kChunk * kChunk);
       float* to = const_cast<float*>(vectors);
       for (int i = thread; i < kPreparedVectors * kChunk / 4; i += Form::kThreads)
         ptx::cp_async_16(to + 4 * i, prepared.vectors + at * kPreparedVectors * kChunk + 4 * i);
-      fetch_rows<Form::kThreads>(thread, k, op.k(row, place.key_head), op.columns, op.dim, rows, first);
-      if (queries) fetch_rows<Form::kThreads>(thread, q, op.q(row, place.key_head), op.columns, op.dim, rows, first);
-      fetch_rows<Form::kThreads>(thread, values, columns, stride, Form::kColumns, rows, first);
+      fetch_rows<Form::kThreads, kChunk, Form::kMostDim>(thread, k, op.k(row, place.key_head), op.columns, op.dim, rows,
+                                                         first);
+      if (queries)
+        fetch_rows<Form::kThreads, kChunk, Form::kMostDim>(thread, q, op.q(row, place.key_head), op.columns, op.dim,
+                                                           rows, first);
+      fetch_rows<Form::kThreads, kChunk, Form::kColumns>(thread, values, columns, stride, Form::kColumns, rows, first);
     }
     ptx::cp_async_commit();
   }
@@ -210,10 +217,10 @@ void with_scan_form(const Delta<T>& op, bool vectors, const CudaContext& context
   };
   if constexpr (std::is_same_v<T, bf16>) {
     if (vectors && op.dim <= 128) {
-      // Twice 16 columns read the rows of x half as often, where that leaves at least half of the GPU at work.
+      // Twice 16 columns read the rows of x half as often, and are better where 16 are more blocks than run at once.
       const int64_t blocks = int64_t{op.heads} * op.group * (op.wide / 32) * op.documents;
       if constexpr (kMostHalves == 2)
-        if (op.wide % 32 == 0 && 2 * blocks >= context.multiprocessors &&
+        if (op.wide % 32 == 0 && 2 * blocks > context.multiprocessors &&
             try_form(ScanForm<T, 128, true, 2, kSharers>(), 2))
           return;
       if (try_form(ScanForm<T, 128, true, 1, kSharers>(), 2)) return;

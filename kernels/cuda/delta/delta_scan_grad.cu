@@ -23,8 +23,9 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
              of_q = own.rows(kOfQ), of_k = own.rows(kOfK);
   const int lane = place.thread % kWarp;
   float* aside = own.floats() + (place.row / 16 * kWarp + lane) * 8;
+  const int dim = Form::dims(op);
   State<Form> state;
-  state.put(state_tile, op.dim, place.sharer);
+  state.put(state_tile, dim, place.sharer);
 
   const int64_t begin = op.bound(place.document), end = op.bound(place.document + 1);
   const int64_t first_slot = op.first_slot(place.document), stride = int64_t{op.value_heads} * op.wide;
@@ -44,21 +45,17 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
       ptx::cp_async_commit();
   };
   const int64_t last_row = end > begin ? begin + (end - begin - 1) / kChunk * kChunk : begin - kChunk;
-  fetch(last_row);
+  for (int stage = 0; stage < stages; ++stage) fetch(last_row - stage * kChunk);
   for (int64_t row = last_row; row >= begin; row -= kChunk) {
-    if (stages == 2) {
-      fetch(row - kChunk);
-      ptx::cp_async_wait<1>();
-    } else {
-      ptx::cp_async_wait<0>();
-    }
+    wait_stage(stages);
     __syncthreads();
     const ScanStage<Form> stage = stage_of(row);
     const int64_t at = (first_slot + (row - begin) / kChunk) * op.launched_value_heads() + place.head;
     const int role_thread = place.thread % (kScanWarps * kWarp);
     Sums16 sums[Form::kParts] = {};
     if (place.role == 0) {
-      for (int d = 0; d < op.dim; d += 16) multiply(sums, state_tile.left(0, d), stage.k.right(place.row, d));
+#pragma unroll
+      for (int d = 0; d < dim; d += 16) multiply(sums, state_tile.left(0, d), stage.k.right(place.row, d));
     } else {
       for (int i = place.row; i < kChunk; i += 16)
         multiply(sums, stage.values.left_down(i, place.half * kScanColumns), stage.p.right_down(i, place.row));
@@ -76,7 +73,7 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
     __syncthreads();
 
     const auto add_queries = [&] {
-      for (int i = 0; i < kChunk; i += 16) state.add(of_q.left(0, i), stage.q, i, op.dim, place.sharer);
+      for (int i = 0; i < kChunk; i += 16) state.add(of_q.left(0, i), stage.q, i, dim, place.sharer);
     };
     if (place.role == 0) {
       Sums16 right;
@@ -109,13 +106,13 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
     }
     __syncthreads();
 
-    for (int i = 0; i < kChunk; i += 16) state.add(of_k.left(0, i), stage.k, i, op.dim, place.sharer);
-    state.put(state_tile, op.dim, place.sharer);
+    for (int i = 0; i < kChunk; i += 16) state.add(of_k.left(0, i), stage.k, i, dim, place.sharer);
+    state.put(state_tile, dim, place.sharer);
     if (place.role == 1)
       solved_tile.keep(kept.ddeltas + (at * op.wide + place.column) * Form::kParts * kChunk, kChunk, role_thread,
                        kScanWarps * kWarp);
     __syncthreads();
-    if (stages == 1) fetch(row - kChunk);
+    fetch(row - stages * kChunk);
   }
 }
 

@@ -17,8 +17,9 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
   char* staged = shared_memory() + Form::kHalves * ScanHalf<Form, kTiles>::kBytes;
   const auto state_tile = own.state(), right_side = own.rows(kRightSide), delta_tile = own.rows(kDelta),
              weighed_tile = own.rows(kWeighed);
+  const int dim = Form::dims(op);
   State<StateForm<Form>> state;
-  if (place.role == 0) state.put(state_tile, op.dim, place.sharer);
+  if (place.role == 0) state.put(state_tile, dim, place.sharer);
 
   const int64_t begin = op.bound(place.document), end = op.bound(place.document + 1);
   const int64_t first_slot = op.first_slot(place.document);
@@ -35,14 +36,9 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
     else
       ptx::cp_async_commit();
   };
-  fetch(begin);
+  for (int stage = 0; stage < stages; ++stage) fetch(begin + stage * kChunk);
   for (int64_t row = begin; row < end; row += kChunk) {
-    if (stages == 2) {
-      fetch(row + kChunk);
-      ptx::cp_async_wait<1>();
-    } else {
-      ptx::cp_async_wait<0>();
-    }
+    wait_stage(stages);
     __syncthreads();
     const ScanStage<Form> stage = stage_of(row);
     const int64_t at = (first_slot + (row - begin) / kChunk) * op.launched_value_heads() + place.head;
@@ -52,8 +48,8 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
       if constexpr (kKeep)
         state_tile.keep(kept.states + (at * op.wide + place.column) * Form::kParts * op.dim, op.dim,
                         place.sharer * kWarp + place.thread % kWarp, kScanWarps * kWarp);
-#pragma unroll 2
-      for (int d = 0; d < op.dim; d += 16) multiply(sums, state_tile.left(0, d), stage.k.right(place.row, d));
+#pragma unroll
+      for (int d = 0; d < dim; d += 16) multiply(sums, state_tile.left(0, d), stage.k.right(place.row, d));
       Sums16 right;
       each_sum([&](int n, int i, int column, int down) {
         const int r = place.row + down;
@@ -62,8 +58,8 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
       });
       right_side.put(0, place.row, right);
     } else {
-#pragma unroll 2
-      for (int d = 0; d < op.dim; d += 16) multiply(sums, state_tile.left(0, d), stage.q.right(place.row, d));
+#pragma unroll
+      for (int d = 0; d < dim; d += 16) multiply(sums, state_tile.left(0, d), stage.q.right(place.row, d));
     }
     __syncthreads();
 
@@ -89,8 +85,9 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
       if constexpr (kKeep)
         delta_tile.keep(kept.deltas + (at * op.wide + place.column) * Form::kParts * kChunk, kChunk,
                         place.sharer * kWarp + place.thread % kWarp, kScanWarps * kWarp);
-      for (int j = 0; j < kChunk; j += 16) state.add(weighed_tile.left(0, j), stage.k, j, op.dim, place.sharer);
-      state.put(state_tile, op.dim, place.sharer);
+#pragma unroll
+      for (int j = 0; j < kChunk; j += 16) state.add(weighed_tile.left(0, j), stage.k, j, dim, place.sharer);
+      state.put(state_tile, dim, place.sharer);
     } else {
       for (int j = 0; j <= place.row; j += 16) multiply(sums, delta_tile.left(0, j), stage.p.right(place.row, j));
       Sums16 out;
@@ -100,7 +97,7 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
                           stride, right_side.data + place.row / 16 * kTurned / 2);  // which was used up
     }
     __syncthreads();
-    if (stages == 1) fetch(row + kChunk);
+    fetch(row + stages * kChunk);
   }
 }
 

@@ -142,8 +142,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   RowsOf<T, kStaged> q, k;
   if constexpr (kStaged) {
     k = {shared.operands, kChunk, kDims<kStaged>}, q = {k.end(), kChunk, kDims<kStaged>};
-    fetch_rows<kThreads>(ptx::opaque(thread), k, of_k, op.columns, dims, chunk.rows);
-    fetch_rows<kThreads>(ptx::opaque(thread), q, of_q, op.columns, dims, chunk.rows);
+    fetch_rows<kThreads, kChunk, kDims<kStaged>>(thread, k, of_k, op.columns, dims, chunk.rows);
+    fetch_rows<kThreads, kChunk, kDims<kStaged>>(thread, q, of_q, op.columns, dims, chunk.rows);
   } else {
     k = {of_k, op.columns, chunk.rows}, q = {of_q, op.columns, chunk.rows};
   }
@@ -162,14 +162,17 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (column < op.wide) {
       const int64_t place = (at * op.wide + column) * kParts;
       const Tiles tiles = tiles_of(column);
-      tiles.state.fetch(kept.states + place * op.dim + first, op.dim, dims, kThreads);
-      tiles.dstate.fetch(kept.dstates + place * op.dim + first, op.dim, dims, kThreads);
-      tiles.delta.fetch(kept.deltas + place * kChunk, kChunk, kChunk, kThreads);
-      tiles.ddelta.fetch(kept.ddeltas + place * kChunk, kChunk, kChunk, kThreads);
+      const int own = ptx::opaque(thread);
+      constexpr int kWide = kDims<kStaged>;
+      tiles.state.template fetch<kThreads, kScanColumns, kWide>(own, kept.states + place * op.dim + first, op.dim,
+                                                                dims);
+      tiles.dstate.template fetch<kThreads, kScanColumns, kWide>(own, kept.dstates + place * op.dim + first, op.dim,
+                                                                 dims);
+      tiles.delta.template fetch<kThreads, kScanColumns, kChunk>(own, kept.deltas + place * kChunk, kChunk, kChunk);
+      tiles.ddelta.template fetch<kThreads, kScanColumns, kChunk>(own, kept.ddeltas + place * kChunk, kChunk, kChunk);
       if constexpr (kStaged) {
-        const int own = ptx::opaque(thread);
-        fetch_rows<kThreads>(own, tiles.dout, of_dout + column, stride, kScanColumns, chunk.rows);
-        fetch_rows<kThreads>(own, tiles.v, of_v + column, op.columns, kScanColumns, chunk.rows);
+        fetch_rows<kThreads, kChunk, kScanColumns>(own, tiles.dout, of_dout + column, stride, kScanColumns, chunk.rows);
+        fetch_rows<kThreads, kChunk, kScanColumns>(own, tiles.v, of_v + column, op.columns, kScanColumns, chunk.rows);
       }
     }
     ptx::cp_async_commit();
@@ -186,14 +189,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int n = 0; n < kChunk / 16; ++n)
       if (n <= warp) multiply(with_rows[n], left, tiles.delta.right_down(0, 16 * n));
   };
-  fetch(0);
+  for (int stage = 0; stage < stages; ++stage) fetch(stage * kScanColumns);
   for (int column = 0; column < op.wide; column += kScanColumns) {
-    if (stages == 2) {
-      fetch(column + kScanColumns);
-      ptx::cp_async_wait<1>();
-    } else {
-      ptx::cp_async_wait<0>();
-    }
+    wait_stage(stages);
     __syncthreads();
     const Tiles tiles = tiles_of(column);
     if (role == 0) {
@@ -212,7 +210,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       sums.add(tiles.delta.left_down(0, row), tiles.dstate, 0, 0, dims);
     }
     __syncthreads();
-    if (stages == 1) fetch(column + kScanColumns);
+    fetch(column + stages * kScanColumns);
   }
   ptx::cp_async_wait<0>();
 
@@ -283,7 +281,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 // The gradients of x from those of normalised rows, over the value heads that read them, and of g and beta.
 constexpr int kFinishThreads = 256;
 template <class T>
-__global__ void __launch_bounds__(kFinishThreads)
+__global__ void __launch_bounds__(kFinishThreads, 2)
     delta_finish_grad(const Delta<T> op, const DeltaPrepared prepared, const DeltaGradients from, T* dx, float* dg,
                       float* dbeta) {
   const int64_t slot = blockIdx.x;
@@ -353,7 +351,8 @@ void run_grad(const GatedDeltaGrad& op, CudaContext& context) {
   const int64_t part_elements = 2 * wide * (dim + kChunk), floats = 2 * kChunk * (dim + tiles);
   const int64_t of_head =
       slots * delta.group * (kParts * part_elements * int64_t{sizeof(bf16)} + floats * int64_t{sizeof(float)});
-  const int64_t heads = std::clamp<int64_t>(kMostScratch / std::max<int64_t>(of_head, 1), 1, delta.key_heads);
+  const int64_t most = std::clamp<int64_t>(kMostScratch / std::max<int64_t>(of_head, 1), 1, delta.key_heads);
+  const int64_t heads = ceil_div(delta.key_heads, ceil_div(delta.key_heads, most));  // about as many each time
   const int64_t units = slots * heads * delta.group;
   bf16* parts = context.scratch.take<bf16>(std::max<int64_t>(units, 1) * kParts * part_elements);
   float* rows = context.scratch.take<float>(std::max<int64_t>(units, 1) * floats);

@@ -127,14 +127,14 @@ __device__ void prepare_chunk(const Delta<T>& op, const DeltaPages& pages, const
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads, 4)
-    paged_delta_prepare(const Delta<T> op, const DeltaPages pages, const int32_t* chunks, const DeltaPrepared out,
+__global__ void __launch_bounds__(kThreads, 2)
+    paged_delta_prepare(const Delta<T> op, const DeltaPages pages, const DeltaWave wave, const DeltaPrepared out,
                         const KeyOperands<T> operands) {
   const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
-  each_sequence(chunks, op.documents, [&](int s, int count, int, int before) {
+  each_sequence(wave, [&](int s, int count, int, int before) {
     const DeltaSequence sequence(op, pages, s);
     for (int c = (block + blocks - before % blocks) % blocks; c < count; c += blocks) {
-      prepare_chunk(op, pages, out, operands, sequence, sequence.first_chunk() + c, first_paged_slot(op, s) + c);
+      prepare_chunk(op, pages, out, operands, sequence, sequence.first_chunk() + c, first_paged_slot(op, wave, s) + c);
       __syncthreads();
     }
   });
@@ -179,7 +179,7 @@ __device__ void keep_keys(const Delta<T>& op, const DeltaPages& pages, const Del
 
 template <class Form, class T>
 __device__ void run_sequence(const Delta<T>& op, const DeltaPages& pages, const DeltaPrepared& prepared,
-                             const KeyOperands<T>& operands, int stages, int number, T* o) {
+                             const KeyOperands<T>& operands, const DeltaWave& wave, int stages, int number, T* o) {
   using Half = ScanHalf<Form, kTiles, kFloats>;
   using Stage = ScanStage<Form>;
   constexpr int kParts = Form::kParts;
@@ -204,27 +204,26 @@ __device__ void run_sequence(const Delta<T>& op, const DeltaPages& pages, const 
   const auto stage_of = [&](int64_t c) {
     const int64_t row = sequence.row_of(c);
     return Stage(staged + (c - first_chunk) % stages * Stage::kBytes, prepared, op, place,
-                 first_paged_slot(op, number) + c - first_chunk, row, sequence.within(sequence.length, c),
+                 first_paged_slot(op, wave, number) + c - first_chunk, row, sequence.within(sequence.length, c),
                  op.v(row, place.value_head) + place.block_column, op.columns, sequence.within(sequence.begun, c));
   };
   const auto fetch = [&](int64_t c) {
     const int64_t row = sequence.row_of(c);
     if (c <= last_chunk)
-      stage_of(c).fetch(prepared, op, place, first_paged_slot(op, number) + c - first_chunk, row,
+      stage_of(c).fetch(prepared, op, place, first_paged_slot(op, wave, number) + c - first_chunk, row,
                         sequence.within(sequence.length, c), op.v(row, place.value_head) + place.block_column,
                         op.columns, true, sequence.within(sequence.begun, c));
     else
       ptx::cp_async_commit();
   };
-  fetch(first_chunk);
+  for (int stage = 0; stage < stages; ++stage) fetch(first_chunk + stage);
   for (int64_t c = first_chunk; c <= last_chunk; ++c) {
     const int64_t page = sequence.page(op, pages, c * kChunk), row = sequence.row_of(c);
     if (page < 0) break;
     const DeltaPage kept(op, pages, page, place.value_head);
     const int begun = sequence.within(sequence.begun, c), end = sequence.within(sequence.length, c);
-    const int64_t slot = first_paged_slot(op, number) + c - first_chunk;
+    const int64_t slot = first_paged_slot(op, wave, number) + c - first_chunk;
     const Stage stage = stage_of(c);
-    if (stages == 2) fetch(c + 1);
     if (place.role == 0) {
       if (c == first_chunk && sequence.begun > 0) each_state([&](float& sum, int64_t at) { sum = kept.state[at]; });
       if (c * kChunk >= sequence.begun && !sequence.replaced(pages, c * kChunk))
@@ -238,10 +237,7 @@ __device__ void run_sequence(const Delta<T>& op, const DeltaPages& pages, const 
       });
       delta_tile.put(0, place.row, old);
     }
-    if (stages == 2)
-      ptx::cp_async_wait<1>();
-    else
-      ptx::cp_async_wait<0>();
+    wait_stage(stages);
     __syncthreads();
     if (place.block_column == 0) keep_keys(op, pages, sequence, kept, c, stage.vector(kSums), place);
 
@@ -320,7 +316,7 @@ __device__ void run_sequence(const Delta<T>& op, const DeltaPages& pages, const 
       });
     }
     __syncthreads();
-    if (stages == 1) fetch(c + 1);
+    fetch(c + stages);
   }
   ptx::cp_async_wait<0>();
   __syncthreads();
@@ -328,11 +324,11 @@ __device__ void run_sequence(const Delta<T>& op, const DeltaPages& pages, const 
 
 template <class Form, class T>
 __global__ void __launch_bounds__(Form::kThreads, 1)
-    paged_delta_chunks(const Delta<T> op, const DeltaPages pages, const int32_t* chunks, const DeltaPrepared prepared,
+    paged_delta_chunks(const Delta<T> op, const DeltaPages pages, const DeltaWave wave, const DeltaPrepared prepared,
                        const KeyOperands<T> operands, int stages, T* o) {
-  each_sequence(chunks, op.documents, [&](int s, int, int sequences, int) {
+  each_sequence(wave, [&](int s, int, int sequences, int) {
     if (sequences % static_cast<int>(gridDim.y) == static_cast<int>(blockIdx.y))
-      run_sequence<Form>(op, pages, prepared, operands, stages, s, o);
+      run_sequence<Form>(op, pages, prepared, operands, wave, stages, s, o);
   });
 }
 
@@ -361,17 +357,20 @@ void run_paged_delta(const GatedDelta& op, const Delta<T>& delta, CudaContext& c
   const auto share = [&](int64_t all, int64_t others, int64_t wanted) {  // of a grid's other dimension
     return static_cast<unsigned>(std::min(all, ceil_div(wanted, others)));
   };
-  QENG_LAUNCH(context, paged_delta_prepare<T>,
-              dim3(share(slots, delta.key_heads, 4 * context.multiprocessors), static_cast<unsigned>(delta.key_heads)),
-              dim3(kThreads), sizeof(float) * (2 * kChunk * kPitch + 4 * kChunk), delta, pages, chunks, prepared,
-              operands);
-  with_scan_form<2 * kScanWarps, kTiles, kFloats, 1>(
-      delta, aligned(op.x.data, 16), context, [&](auto form, dim3 grid, size_t bytes, int stages) {
-        using Form = decltype(form);
-        grid.y = share(delta.documents, grid.x, 2 * context.multiprocessors);
-        QENG_LAUNCH(context, (paged_delta_chunks<Form, T>), grid, dim3(Form::kThreads), bytes, delta, pages, chunks,
-                    prepared, operands, stages, o);
-      });
+  for (int first = 0; first < delta.documents; first += kPagedSequences) {
+    const DeltaWave wave{chunks + first, first, std::min(kPagedSequences, delta.documents - first)};
+    QENG_LAUNCH(
+        context, paged_delta_prepare<T>,
+        dim3(share(slots, delta.key_heads, 4 * context.multiprocessors), static_cast<unsigned>(delta.key_heads)),
+        dim3(kThreads), sizeof(float) * (2 * kChunk * kPitch + 4 * kChunk), delta, pages, wave, prepared, operands);
+    with_scan_form<2 * kScanWarps, kTiles, kFloats, 1>(
+        delta, aligned(op.x.data, 16), context, [&](auto form, dim3 grid, size_t bytes, int stages) {
+          using Form = decltype(form);
+          grid.y = share(wave.count, grid.x, 2 * context.multiprocessors);
+          QENG_LAUNCH(context, (paged_delta_chunks<Form, T>), grid, dim3(Form::kThreads), bytes, delta, pages, wave,
+                      prepared, operands, stages, o);
+        });
+  }
 }
 template void run_paged_delta(const GatedDelta&, const Delta<float>&, CudaContext&);
 template void run_paged_delta(const GatedDelta&, const Delta<bf16>&, CudaContext&);

@@ -15,17 +15,24 @@ constexpr int kFours = 4;  // columns of a thread
 // Columns of a thread, from 4 (lane / 4) on, of its four of each 16 rows: 2 t, 2 t + 1, 2 t + 8 and 2 t + 9.
 using Batch = float[kBatch][4][kFours];
 
-// f(to, row): reads the thread's columns of a row.
-template <class F>
-__device__ inline void load(Batch& x, int rows, F f) {
-  const int t = static_cast<int>(threadIdx.x) % 4;
+// Reads the thread's columns of `rows` rows, a multiple of 16, which are `stride` floats apart; zeros where it has none.
+template <bool kVectors>
+__device__ inline void load(Batch& x, const float* from, int stride, int rows, bool has) {
+  from += static_cast<int>(threadIdx.x) % 4 * 2 * stride;
 #pragma unroll
   for (int step = 0; step < kBatch; ++step)
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int row = 16 * step + 8 * (i / 2) + 2 * t + i % 2;
-      for (float& each : x[step][i]) each = 0;
-      if (row < rows) f(x[step][i], row);
+      float(&to)[kFours] = x[step][i];
+      const float* row = from + (16 * step + i / 2 * 8 + i % 2) * stride;
+      if (!has || 16 * step >= rows) {
+        to[0] = to[1] = to[2] = to[3] = 0;
+      } else if constexpr (kVectors) {
+        const float4 four = *reinterpret_cast<const float4*>(row);
+        to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+      } else {
+        for (int c = 0; c < kFours; ++c) to[c] = row[c];
+      }
     }
 }
 
@@ -68,15 +75,6 @@ __device__ inline float own_sum(const Sums16 (&sums)[kRanks], int vector) {
   return own;
 }
 
-__device__ inline void read_four(float (&x)[kFours], const float* from, bool vectors) {
-  if (vectors) {
-    const float4 four = *reinterpret_cast<const float4*>(from);
-    x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
-  } else {
-    for (int c = 0; c < kFours; ++c) x[c] = from[c];
-  }
-}
-
 template <class T>
 struct Shared {
   static constexpr int kFactors = kChunk + kRowGap;
@@ -95,8 +93,9 @@ struct Shared {
   __device__ float factor(int which, int j) const { return PartsTile<kDerived<T>>{factors, 2, kChunk}.value(which, j); }
 };
 
-template <class T>
-__global__ void __launch_bounds__(kMostWarps* kWarp)
+// kVectors: rows in pages are whole 16-byte vectors.
+template <class T, bool kVectors>
+__global__ void __launch_bounds__(kMostWarps* kWarp, 1)
     paged_delta_row(const Delta<T> op, const DeltaPages pages, int32_t* chunks, T* o) {
   constexpr int kParts = kDerived<T>;
   const DeltaSequence sequence(op, pages, static_cast<int>(blockIdx.y));
@@ -114,20 +113,23 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
   // The last warps have the keys, as columns; the others the state.
   const bool has_keys = warp >= warps - kKeyWarps;
   const int first = (has_keys ? warp - (warps - kKeyWarps) : warp) * kWide, four = first + lane / 4 * kFours;
+  const float* matrix = (has_keys ? kept.keys : kept.state) + four;
+  const int stride = has_keys ? kChunk : op.wide;
+  const bool has = has_keys ? four + kFours <= i : four < op.wide;
   Batch x;
-  const auto load_from = [&](int d) {
-    load(x, op.dim - d, [&](float(&to)[kFours], int r) {
-      if (!has_keys) {
-        if (four < op.wide) read_four(to, kept.state + int64_t{d + r} * op.wide + four, pages.vectors);
-      } else if (four + kFours <= i) {
-        read_four(to, kept.keys + (d + r) * kChunk + four, pages.vectors);
-      } else {
+  const auto add_own_key = [&](int d) {  // which is not in memory; with those before it of the thread's columns
+    if (!has_keys || i < four || i >= four + kFours) return;
+#pragma unroll
+    for (int step = 0; step < kBatch; ++step)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int r = d + 16 * step + e / 2 * 8 + lane % 4 * 2 + e % 2;
+#pragma unroll
         for (int c = 0; c < kFours; ++c)
-          if (four + c < i) to[c] = kept.keys[(d + r) * kChunk + four + c];
+          if (r < op.dim && four + c <= i) x[step][e][c] = four + c == i ? shared.key[r] : matrix[r * stride + c];
       }
-    });
   };
-  load_from(0);
+  load<kVectors>(x, matrix, stride, op.dim, has);  // on its way while norms are computed
   const float beta = op.beta[row * op.value_heads + value_head];
   const float sum = __fadd_rn(kept.sums[i - 1], op.g[row * op.value_heads + value_head]);
 
@@ -150,12 +152,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
   const float inverse_k = shared.inverses[0], inverse_q = shared.inverses[1];
   Sums16 sums[kParts] = {};
   for (int d = 0; d < op.dim; d += 16 * kBatch) {
-    if (d > 0) load_from(d);
-    if (has_keys && i >= four && i < four + kFours)
-      load(x, op.dim - d, [&](float(&to)[kFours], int r) {
-        for (int c = 0; c < kFours; ++c)
-          to[c] = four + c == i ? shared.key[d + r] : four + c < i ? kept.keys[(d + r) * kChunk + four + c] : 0.0f;
-      });
+    if (d > 0) load<kVectors>(x, matrix + d * stride, stride, op.dim - d, has);
+    add_own_key(d);
 #pragma unroll
     for (int step = 0; step < kBatch; ++step)
       if (d + 16 * step < op.dim)
@@ -166,9 +164,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
   if (has_keys) {
     shared.dots[column] = with_k, shared.dots[kChunk + column] = with_q;
   } else {
-    load(x, own_rows, [&](float(&to)[kFours], int r) {
-      if (four < op.wide) read_four(to, kept.deltas + r * op.wide + four, pages.vectors);
-    });
+    load<kVectors>(x, kept.deltas + four, op.wide, own_rows, has);
   }
   __syncthreads();
   for (int j = thread; j < kChunk / 2; j += static_cast<int>(blockDim.x)) {
@@ -220,9 +216,12 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
 template <class T>
 void run_paged_row(const Delta<T>& op, const DeltaPages& pages, int32_t* chunks, T* o, CudaContext& context) {
   const int warps = static_cast<int>(ceil_div(op.wide, kWide)) + kKeyWarps;
-  QENG_LAUNCH(context, paged_delta_row<T>,
-              dim3(static_cast<unsigned>(op.value_heads), static_cast<unsigned>(op.documents)),
-              dim3(static_cast<unsigned>(warps * kWarp)), Shared<T>::bytes(op.dim), op, pages, chunks, o);
+  const dim3 grid(static_cast<unsigned>(op.value_heads), static_cast<unsigned>(op.documents));
+  const dim3 block(static_cast<unsigned>(warps * kWarp));
+  if (pages.vectors)
+    QENG_LAUNCH(context, (paged_delta_row<T, true>), grid, block, Shared<T>::bytes(op.dim), op, pages, chunks, o);
+  else
+    QENG_LAUNCH(context, (paged_delta_row<T, false>), grid, block, Shared<T>::bytes(op.dim), op, pages, chunks, o);
 }
 template void run_paged_row(const Delta<float>&, const DeltaPages&, int32_t*, float*, CudaContext&);
 template void run_paged_row(const Delta<bf16>&, const DeltaPages&, int32_t*, bf16*, CudaContext&);
