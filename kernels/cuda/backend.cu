@@ -292,8 +292,8 @@ class CudaBackend : public Backend {
         fail("value", "copy_pages: page ", fault.value, " of pair ", fault.place, " is outside the pool of ",
              fault.limit, " pages");
       case FaultKind::page:
-        fail("value", "page ", fault.value, " of sequence ", fault.place, " is outside the pool of ",
-             fault.limit, " pages");
+        fail("value", "page ", fault.value, " of sequence ", fault.place, " is outside the pool of ", fault.limit,
+             " pages");
       case FaultKind::queries:
         fail("value", "paged_attention: cu_q[", fault.place, "] is ", fault.value,
              "; expected ascending from 0 to at most ", fault.limit);

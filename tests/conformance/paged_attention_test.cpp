@@ -136,10 +136,10 @@ TEST_CASE("a slot, page or length that a paged cache does not have is an error t
     INFO(target.name);
     CHECK(message_of([](auto&, auto&, auto&) {}, 0) == "none");
     CHECK(message_of([](auto& a, auto&, auto&) { encode(a.pages, 1, 2); }, 0).find("page 2") != std::string::npos);
-    CHECK(message_of([](auto& a, auto&, auto&) { encode(a.lengths, 0, 2); }, 0)
-              .find("lengths[0] is 2") != std::string::npos);
-    CHECK(message_of([](auto& a, auto&, auto&) { encode(a.lengths, 0, 33); }, 0)
-              .find("lengths[0] is 33") != std::string::npos);
+    CHECK(message_of([](auto& a, auto&, auto&) { encode(a.lengths, 0, 2); }, 0).find("lengths[0] is 2") !=
+          std::string::npos);
+    CHECK(message_of([](auto& a, auto&, auto&) { encode(a.lengths, 0, 33); }, 0).find("lengths[0] is 33") !=
+          std::string::npos);
     CHECK(message_of([](auto& a, auto&, auto&) { encode(a.cu_q, 1, 4); }, 0)
               .find("value: paged_attention: cu_q[1] is 4") == 0);
     CHECK(message_of([](auto&, auto& s, auto&) { encode(s.slots, 2, 32); }, 1).find("value: kv_store: slot 32") == 0);

@@ -115,7 +115,8 @@ void run(const KvStore& op, CudaContext& context) {
     const auto plain = [&](auto* to) {
       using To = std::remove_pointer_t<decltype(to)>;
       constexpr int n = kVector<From, To>;
-      const bool vectors = op.k.columns() * op.k.shape[1] % n == 0 && (!op.v || op.v.columns() * op.v.shape[1] % n == 0) &&
+      const bool vectors = op.k.columns() * op.k.shape[1] % n == 0 &&
+                           (!op.v || op.v.columns() * op.v.shape[1] % n == 0) &&
                            aligned_for(n, op.k, op.v, op.k_pool, op.v_pool);
       const auto s = storing<From, To>(op, vectors ? n : 1, context);
       launch(context, op.name, vectors ? kv_store<From, To, n> : kv_store<From, To, 1>,

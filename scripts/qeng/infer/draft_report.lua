@@ -96,9 +96,9 @@ function draft_report.lines(rows)
   for i, row in ipairs(rows) do
     local shares = {}
     for k, at in ipairs(row.guesses) do shares[k] = ("%.0f %%"):format(100 * at[2] / at[1]) end
-    lines[i] = ("batch of %d: %.1f tokens/s, with guesses %.1f (%.2f times); %.2f tokens a step with guesses; right: %s")
-      :format(row.batch, row.plain, row.drafted, row.drafted / row.plain, row.length,
-        #shares > 0 and table.concat(shares, ", ") or "none made")
+    local right = #shares > 0 and table.concat(shares, ", ") or "none made"
+    lines[i] = ("batch of %d: %.1f tokens/s, with guesses %.1f (%.2f times); %.2f tokens a step with guesses; right: "
+      .. "%s"):format(row.batch, row.plain, row.drafted, row.drafted / row.plain, row.length, right)
   end
   return lines
 end
