@@ -25,6 +25,33 @@ local function refuse_form(path)
     .. "trains on this file as it is"):format(path))
 end
 
+-- The texts of the elements of a JSON array, which was found to be one, each as a line. The order of keys and how
+-- numbers are written stay.
+local function elements(text)
+  local list, depth, from, at = {}, 0, nil, 1
+  while true do
+    local i, _, mark = text:find('(["%[%]{},])', at)
+    if not i then return list end
+    at = i + 1
+    if mark == '"' then
+      repeat
+        local stop, _, escape = text:find('([\\"])', at)
+        at = stop + (escape == "\\" and 2 or 1)
+      until escape == '"'
+    elseif mark == "[" or mark == "{" then
+      depth = depth + 1
+      from = from or at
+    elseif mark ~= "," then
+      depth = depth - 1
+    end
+    if from and (depth == 0 or depth == 1 and mark == ",") then
+      local element = text:sub(from, i - 1):gsub("[\r\n]", " ")
+      if element:find "%S" then list[#list + 1] = element:match "^%s*(.-)%s*$" end
+      from = at
+    end
+  end
+end
+
 -- An iterator over the records' texts, a line each: text, path, number (of the line, or in the array; from 1).
 local function texts_of(path)
   local file, why = io.open(path, "rb")
@@ -37,16 +64,17 @@ local function texts_of(path)
   end
   local number, list = 0, nil
   if head == "[" then
-    local fine, found = pcall(q.json.decode, file:read "*a", { ordered = true, exact = true })
-    if not fine then q.error("format", ("%s: %s"):format(path, found.message)) end
-    list = found
+    local text = file:read "*a"
+    local fine, problem = pcall(q.json.decode, text)
+    if not fine then q.error("format", ("%s: %s"):format(path, problem.message)) end
+    list = elements(text)
   end
   return function()
     while true do
       number = number + 1
       if list then
-        if list[number] == nil then return file:close() and nil end
-        return q.json.encode(list[number]), path, number
+        if not list[number] then return file:close() and nil end
+        return list[number], path, number
       end
       local line = file:read "*l"
       if not line then return file:close() and nil end
