@@ -5,6 +5,7 @@ package.path = (arg[0]:match("^(.*/)") or "./") .. "?.lua;" .. package.path
 local candidates = require "qeng.wizard.candidates"
 local examine = require "qeng.train.examine"
 local languages = require "qeng.wizard.languages"
+local look = require "qeng.wizard.look"
 local options = require "qeng.console.options"
 local q = require "qeng"
 local questions = require "qeng.wizard.questions"
@@ -53,7 +54,7 @@ local lines = {
 local text = {}
 for i, line in ipairs(lines) do text[i] = line[1] end
 q.fs.write(scratch.at "a.jsonl", "\239\187\191" .. table.concat(text, "\r\n\n"))
-local found = records.look({ scratch.at "a.jsonl" }, function() end)
+local found = look.at({ scratch.at "a.jsonl" }, function() end)
 check(found.count, #lines, "records")
 for i, line in ipairs(lines) do
   local fate = found.fate[i]
@@ -79,7 +80,7 @@ scratch.refused("the wizard reads JSONL and JSON arrays", records.each { scratch
 
 -- What is held out: as many as asked for, of those that may be, and the same for the same seed.
 local function even(i) return i % 2 == 0 end
-local function draw(seed) return records.draw(100, even, 10, seed) end
+local function draw(seed) return look.draw(100, even, 10, seed) end
 local held, again, other = draw(1), draw(1), draw(2)
 local count, differ = 0, 0
 for i in pairs(held) do

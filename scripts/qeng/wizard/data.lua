@@ -4,6 +4,7 @@
 local data = require "qeng.data"
 local hub = require "qeng.hub"
 local languages = require "qeng.wizard.languages"
+local look = require "qeng.wizard.look"
 local progress = require "qeng.console.progress"
 local q = require "qeng.core"
 local records = require "qeng.wizard.records"
@@ -57,7 +58,7 @@ local function choose(run)
       local speak = progress.new()
       paths = data.inputs(hub.resolve_data(given), speak)
       for i, path in ipairs(paths) do paths[i] = q.fs.real(path) or path end
-      found = records.look(paths, function(count) speak:line(("looking at the records: %d"):format(count)) end)
+      found = look.at(paths, function(count) speak:line(("looking at the records: %d"):format(count)) end)
       speak:finish()
       if found.good < fewest then
         local _, reasons = listed(found.reasons)
@@ -118,7 +119,7 @@ function step.check(run)
   q.fs.remove(run:at "data")
   q.fs.mkdir(run:at "data")
   run:leave "data"
-  local held = records.draw(found.count, function(i) return found.fate[i] == true end, count, run.opt.seed)
+  local held = look.draw(found.count, function(i) return found.fate[i] == true end, count, run.opt.seed)
   local counts, said = write(run, paths, found, drops, held), 0
   for _, bytes in ipairs(found.bytes) do said = said + bytes end
   run:say(("%s: %d records to train on, %d held out, %d left out"):format(run:at "data", counts.train, counts.held_out,
