@@ -64,7 +64,7 @@ function samples.new(model, prompts, opt)
       local answer = q.no_grad(generate.answer, model, samples.request(model, sample, opt))
       tell(("step %d, %s: %s"):format(step, (sample.shown:gsub("%s+", " "):sub(1, 60)), (answer:gsub("%s+", " "))))
       q.fs.append(opt.out .. "/samples.jsonl",
-        q.json.encode { step = step, prompt = sample.shown, answer = answer } .. "\n")
+        q.json.encode({ step = step, prompt = sample.shown, answer = answer }, { replace = true }) .. "\n")
     end
   end
 end

@@ -43,7 +43,8 @@ local function measure(run, model, when)
     })
     for i, one in ipairs(asked) do
       wanted[i] = one.wanted
-      lines[i] = q.json.encode { question = one.shown, wanted = one.wanted, answer = answers[i] }
+      -- replace: a token may be a part of a character
+      lines[i] = q.json.encode({ question = one.shown, wanted = one.wanted, answer = answers[i] }, { replace = true })
     end
     result.exact, result.common = examine.score(answers, wanted)
     q.fs.write(run:at(name), table.concat(lines, "\n") .. "\n")

@@ -3,16 +3,16 @@
 
 local languages = {}
 
--- Words of a language that others of the list seldom have.
+-- Words of a language that others of the list seldom have. None is of one Latin letter, as names in programs are.
 local words = {
-  English = "the of and to is that it for was with as you this are what how",
+  English = "the of and to is that it for was with as you this are what how from be by an",
   German = "der die das und ist nicht ein eine mit von den zu auf sich wie was",
   French = "le les des est et une dans que qui pour pas du sur avec ce quel",
-  Spanish = "el los las es y una que por para con del se como su qué cuál",
-  Italian = "il gli di è una che per non con della sono come dei nel cosa qual",
-  Portuguese = "o os as é uma que não para com do da em no como dos qual",
+  Spanish = "el los las es una que por para con del se como su qué cuál",
+  Italian = "il gli di una che per non con della sono come dei nel cosa qual",
+  Portuguese = "os as uma que não para com do da em no como dos qual",
   Dutch = "de het een van en is niet op dat met voor zijn te wat hoe ik",
-  Polish = "i w nie na się że z jest do jak to co dla przez czy są",
+  Polish = "nie na się że jest jak co dla przez czy są oraz ale tylko jego",
   Russian = "и в не на что с как это по но из для он все так какой",
   Ukrainian = "і в не на що з як це до та є для він але від який",
 }
@@ -80,7 +80,7 @@ function languages.of(text)
   return best > second and first or script == "Cyrillic" and script or "other"
 end
 
--- {name = records} as "English 80 %, German 12 %, ...": the six most frequent.
+-- {name = records} as "English 80 %, German 12 %, ...": the six most frequent, none under half a percent.
 function languages.shares(counts)
   local list, all, parts = {}, 0, {}
   for name, count in pairs(counts) do list[#list + 1], all = name, all + count end
@@ -88,8 +88,14 @@ function languages.shares(counts)
     if counts[a] ~= counts[b] then return counts[a] > counts[b] end
     return a < b
   end)
-  for i = 1, math.min(#list, 6) do parts[i] = ("%s %.0f %%"):format(list[i], 100 * counts[list[i]] / all) end
-  if #list > 6 then parts[7] = ("%d more"):format(#list - 6) end
+  for i, name in ipairs(list) do
+    local share = 100 * counts[name] / all
+    if i > 6 or share < 0.5 then
+      parts[i] = ("%d more"):format(#list - i + 1)
+      break
+    end
+    parts[i] = ("%s %.0f %%"):format(name, share)
+  end
   return table.concat(parts, ", ")
 end
 

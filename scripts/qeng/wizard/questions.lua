@@ -29,14 +29,16 @@ function questions.new(opt, set)
   return self
 end
 
+-- Says a line. What records and answers hold of control characters is no part of it: a terminal would obey them.
 function Questions:say(text)
-  io.write(text, "\n")
+  io.write((text:gsub("[%z\1-\8\11-\31\127]", " ")), "\n")
   io.flush()
 end
 
 -- The name of a step, above what it says.
 function Questions:head(name)
-  self:say(q.host.isatty(1) and ("\n\27[1m%s\27[0m"):format(name) or "\n" .. name:upper())
+  io.write(q.host.isatty(1) and ("\n\27[1m%s\27[0m\n"):format(name) or "\n" .. name:upper() .. "\n")
+  io.flush()
 end
 
 local function ended(name)
