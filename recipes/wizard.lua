@@ -9,7 +9,8 @@ local wizard = require "qeng.wizard"
 
 local opt = q.options {
   "Takes data to a fine-tuned model that is served: checks the data, chooses a model that fits and its settings,\n"
-    .. "estimates, trains, evaluates before and after, merges, exports. Where it stopped, the same command goes on.",
+    .. "estimates, trains, evaluates before and after, merges, exports. Where it stopped, the same command goes on.\n"
+    .. "Records, model, and what is 0 here or has no default are asked for; --yes takes what is recommended.",
   "wizard",
   "device",
 }

@@ -119,7 +119,8 @@ check(asked({}, rank, { "--yes" }), 16, "--yes")
 check(asked({}, rank, { "--yes", "--rank", "0" }), 16, "a flag that says as recommended")
 scratch.refused("at most 64", asked, {}, rank, { "--rank", "65" })
 scratch.refused("the input ended", asked, { "x" }, rank)
-local mix = { name = "gguf", text = "Which type?", default = "q8_0", why = "small" }
+local mix = { name = "gguf", text = "Which type?", default = "q8_0", why = "small",
+  check = require("qeng.wizard.export").check_type }
 check(asked({ "q9", "none" }, mix), "none", "a choice")
 scratch.refused("give --data", asked, {}, { name = "data", text = "Which records?" }, { "--yes" })
 
@@ -167,6 +168,7 @@ run = wizard.open(opt("--yes", "--out", scratch.at "drafts", "--data", scratch.a
   scratch.at "base", "--epochs", "1", "--threads", "1"))
 said = {}
 run.questions.say = function(_, line) said[#said + 1] = line end
+run.questions.head = run.questions.say
 scratch.said(function() for _, name in ipairs(wizard.steps) do run:step(name) end end)
 said = table.concat(said, "\n")
 for _, words in ipairs { "kept as in its own folder: mtp", "the GGUF file has none of mtp" } do

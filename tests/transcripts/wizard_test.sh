@@ -88,6 +88,8 @@ printf 'a,b\n1,2\n' >"$work/table.csv"
 expect "data of another form" 1 'reads JSONL and JSON arrays' "$QENG" recipes/wizard.lua --yes --out "$work/none3" --data "$work/table.csv"
 head -n 4 "$work/chats.jsonl" >"$work/few.jsonl"
 expect "few records" 1 '4 records that can be trained on, of 4; expected 8 at least' "$QENG" recipes/wizard.lua --yes --out "$work/none4" --data "$work/few.jsonl"
+expect "data in its own folder" 1 'is in the folder of the run' "$QENG" "${wizard[@]}" --yes --out "$work/whole" --redo data --data "$work/whole/data/train.jsonl"
+expect "no such type" 1 'there is no type q9; expected none, or one of bf16' "$QENG" "${wizard[@]}" --yes --out "$work/none6" --gguf q9
 expect "too large a model" 1 'does not fit; take a smaller model' "$QENG" "${wizard[@]}" --yes --out "$work/none5" --model 90b
 
 # ---- ended after each step and continued: the same result to the bit

@@ -35,7 +35,7 @@ end
 
 -- What training adapters of a model needs. model: a path, a name on the hub or a config.
 function candidates.plan(model, opt)
-  return make_plan { model = model, mode = opt.mode ~= "" and opt.mode or "lora", dtype = opt.dtype, eval = true,
+  return make_plan { model = model, mode = opt.mode or "lora", dtype = opt.dtype, eval = true,
     row_tokens = opt.row_tokens > 0 and opt.row_tokens or 512, rank = opt.rank > 0 and opt.rank or 16 }
 end
 

@@ -57,7 +57,10 @@ local function choose(run)
     check = function(given)
       local speak = progress.new()
       paths = data.inputs(hub.resolve_data(given), speak)
-      for i, path in ipairs(paths) do paths[i] = q.fs.real(path) or path end
+      for i, path in ipairs(paths) do
+        run:outside(path)
+        paths[i] = q.fs.real(path) or path
+      end
       found = look.at(paths, function(count) speak:line(("looking at the records: %d"):format(count)) end)
       speak:finish()
       if found.good < fewest then

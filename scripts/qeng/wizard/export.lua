@@ -8,6 +8,7 @@ local names = require "qeng.gguf.names"
 local q = require "qeng.core"
 local quantized = require "qeng.gguf.quantized"
 local settings = require "qeng.wizard.settings"
+local types = require "qeng.gguf.types"
 
 local export = {}
 
@@ -28,6 +29,13 @@ function export.merge(run)
   return { folder = folder, kept = beside, parameters = run.found.model.parameters, architecture = model.arch.hf }
 end
 
+-- Refuses a type that there is not.
+function export.check_type(name)
+  for _, known in ipairs { "none", unpack(types.names()) } do if name == known then return end end
+  q.error("value", ("gguf: there is no type %s; expected none, or one of %s"):format(name,
+    table.concat(types.names(), ", ")))
+end
+
 -- The type to recommend, and why.
 local function mix(run, model)
   local _, no_words = q.try(names.architecture, model.arch)
@@ -39,7 +47,7 @@ end
 function export.gguf(run)
   local default, why = mix(run, models.load(merged(run), { weights = "map" }))
   local type = run:ask { name = "gguf", text = "A GGUF file of which type?", default = default, why = why,
-    help = "llama.cpp and others read it, and so do qeng's recipes" }
+    check = export.check_type, help = "llama.cpp and others read it, and so do qeng's recipes" }
   if type == "none" then
     run:say "no GGUF file"
     return {}

@@ -8,11 +8,11 @@
 -- A step's file appears when the step is done, whole. The same command passes such steps over; where a step was stopped
 -- it begins again (training: from its checkpoint). A flag that says something else than the file does is refused.
 
+local export = require "qeng.wizard.export"
 local options = require "qeng.console.options"
 local q = require "qeng.core"
 local questions = require "qeng.wizard.questions"
 local run_folder = require "qeng.train.run_folder"
-local types = require "qeng.gguf.types"
 require "qeng.chat"  -- declares "template"
 require "qeng.console.shared"
 
@@ -25,38 +25,34 @@ local functions = {
   data = require("qeng.wizard.data").check, model = require("qeng.wizard.model"),
   settings = require("qeng.wizard.settings").choose, estimate = require("qeng.wizard.settings").estimate,
   before = require("qeng.wizard.evaluate").before, after = require("qeng.wizard.evaluate").after,
-  train = require("qeng.wizard.train"), merge = require("qeng.wizard.export").merge,
-  export = require("qeng.wizard.export").gguf, serve = require("qeng.wizard.export").serve,
+  train = require("qeng.wizard.train"), merge = export.merge, export = export.gguf, serve = export.serve,
 }
 
 -- What is done each time, also when the step was done before.
 local again = {
-  data = require("qeng.wizard.data").check_source, serve = require("qeng.wizard.export").serve,
+  data = require("qeng.wizard.data").check_source, serve = export.serve,
 }
 
-local function step_choices() return { "", unpack(wizard.steps) } end
-local mixes = { "", "none", unpack(types.names()) }
-
--- What is asked has no default here but "as recommended": the empty text, or 0.
+-- What is asked has no default here, or 0.
 options.set("wizard", {
-  { "out", "wizard", "folder of the run", kind = "folder" },
+  { "out", "wizard", "folder of the run" },
   { "yes", false, "ask nothing: take the recommended answer where no flag says another" },
   { "try", false, "at the end, ask the model one held-out question" },
-  { "until", "", "end after this step", choices = step_choices() },
-  { "redo", "", "begin again at this step; what was there is moved to earlier-N/", choices = step_choices() },
-  { "data", "", "records: JSONL or a JSON array, a folder or pattern of such files, or a dataset on the hub",
+  { "until", nil, "end after this step", choices = wizard.steps },
+  { "redo", nil, "begin again at this step; what was there is moved to earlier-N/", choices = wizard.steps },
+  { "data", nil, "records: JSONL or a JSON array, a folder or pattern of such files, or a dataset on the hub",
     kind = "input" },
-  { "duplicates", "", "what becomes of records that say what one before them says", choices = { "", "drop", "keep" } },
+  { "duplicates", nil, "what becomes of records that say what one before them says", choices = { "drop", "keep" } },
   { "held_out", 0, "records that are not trained on, for the evaluation", min = 0 },
-  { "model", "", "Hugging Face folder, GGUF file, org/name on the hub, or tiny, the built-in one", kind = "input" },
+  { "model", nil, "Hugging Face folder, GGUF file, org/name on the hub, or tiny, the built-in one", kind = "input" },
   "dtype", "template",
-  { "mode", "", "what is trained: adapters, or every weight", choices = { "", "lora", "full" } },
+  { "mode", nil, "what is trained: adapters, or every weight", choices = { "lora", "full" } },
   { "rank", 0, "LoRA rank", min = 0, max = 4096 },
   { "row_tokens", 0, "tokens of a packed row; longer conversations are left out, longer texts split", min = 0 },
   { "batch", 0, "rows of an optimizer step", min = 0 },
   { "epochs", 0, "passes over the data", min = 0, number = true },
   { "lr", 0, "peak learning rate", min = 0, number = true },
-  { "gguf", "", "type of the GGUF file's matrices, or a mix as llama.cpp's; none: no such file", choices = mixes },
+  { "gguf", nil, "type of the GGUF file's matrices, or a mix as recipes/quantize.lua takes it; none: no such file" },
   { "seed", 0, "seed of all that is drawn: what is held out, order, new weights", min = 0 },
 })
 
@@ -125,6 +121,14 @@ end
 
 function Run:say(...) self.questions:say(...) end
 
+-- Refuses what is read if it is in the run's folder: steps write there.
+function Run:outside(path)
+  local own, real = q.fs.real(self.out), q.fs.real(path)
+  if real and (real .. "/"):sub(1, #own + 1) == own .. "/" then
+    q.error("value", ("%s is in the folder of the run, where steps write: give another --out"):format(path))
+  end
+end
+
 -- Asks, unless a flag answers (wizard/questions.lua). The answer goes into the step's file.
 function Run:ask(question)
   local answer = self.questions:ask(question)
@@ -170,6 +174,7 @@ end
 function wizard.open(opt)
   local self = setmetatable({ opt = opt, out = (opt.out:gsub("(.)/+$", "%1")), questions = questions.new(opt, "wizard"),
     found = {}, answer = {} }, Run)
+  if opt.gguf then export.check_type(opt.gguf) end  -- now, not after hours of training
   local holds = q.fs.kind(self:at "steps") == "dir"
   if not holds and q.fs.kind(self.out) == "dir" and #q.fs.list(self.out) > 0 then
     q.error("value", self.out .. ": is there, and is no run of the wizard: give another --out")
@@ -177,7 +182,8 @@ function wizard.open(opt)
   run_folder.hold(self.out)
   q.fs.mkdir(self:at "steps")
   for _, folder in ipairs { self.out, self:at "steps" } do q.fs.sweep(folder) end
-  if opt.redo ~= "" then undo(self, opt.redo) end
+  for _, name in ipairs { "data", "model" } do if opt[name] then self:outside(opt[name]) end end
+  if opt.redo then undo(self, opt.redo) end
   return self
 end
 

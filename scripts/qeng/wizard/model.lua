@@ -51,6 +51,7 @@ local function choose(run)
     default = name, why = why,
     check = function(given)
       path = candidates.path(given)
+      run:outside(path)
       local plan = candidates.plan(path, opt)
       local fits, sentence = candidates.fits(plan, opt)
       if not fits then

@@ -10,7 +10,7 @@ local Questions = {}
 Questions.__index = Questions
 
 -- Whether a value says "as recommended": what the options of questions have by default.
-function questions.is_open(value) return value == nil or value == "" or value == 0 end
+function questions.is_open(value) return value == nil or value == 0 end
 
 local function flag(name) return "--" .. name:gsub("_", "-") end
 
@@ -106,9 +106,7 @@ end
 function Questions:explained(question)
   local entry = self.entries[question.name]
   local lines = { ("%s: %s"):format(flag(entry[1]), entry[3]) }
-  local choices = {}
-  for _, choice in ipairs(entry.choices or {}) do if choice ~= "" then choices[#choices + 1] = choice end end
-  if #choices > 0 then lines[#lines + 1] = "one of " .. table.concat(choices, ", ") end
+  if entry.choices then lines[#lines + 1] = "one of " .. table.concat(entry.choices, ", ") end
   lines[#lines + 1] = question.help
   if question.default ~= nil then lines[#lines + 1] = "Enter takes " .. shown(question.default) end
   return "  " .. table.concat(lines, "\n  ")
