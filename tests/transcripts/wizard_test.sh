@@ -102,19 +102,22 @@ same "ended after each step" "$work"/{whole,parts}/merged/model.safetensors
 same "ended after each step" "$work"/{whole,parts}/model-q8_0.gguf
 same "ended after each step" "$work"/{whole,parts}/answers-after.jsonl
 
-# ---- Ctrl-C in each step, and continued
+# ---- Ctrl-C in each step, or killed, and continued
+turn=0
 for step in "${steps[@]}"; do
+  : >"$work/said"
   set -m  # else it would not see the signal
   "$QENG" "${wizard[@]}" --out "$work/stopped" --yes >"$work/said" 2>&1 &
   pid=$!
   set +m
   for _ in $(seq 600); do grep -q "^${step^^}\$" "$work/said" && break; kill -0 $pid 2>/dev/null || break; sleep 0.01; done
-  kill -INT $pid 2>/dev/null
-  wait $pid
+  signals=(INT KILL) turn=$((turn + 1))
+  kill -"${signals[turn % 2]}" $pid 2>/dev/null
+  wait $pid 2>/dev/null
   status=$?
-  [ $status = 130 ] || [ $status = 0 ] || fail "Ctrl-C in $step: exit status $status: $(tail -3 "$work/said")"
+  [ $status = 130 ] || [ $status = 137 ] || [ $status = 0 ] || fail "${signals[turn % 2]} in $step: exit status $status: $(tail -3 "$work/said")"
 done
-expect "continued after Ctrl-C" 0 'data: done;to serve it' "$QENG" "${wizard[@]}" --out "$work/stopped" --yes
+expect "continued after signals" 0 'data: done;to serve it' "$QENG" "${wizard[@]}" --out "$work/stopped" --yes
 same "stopped in each step" "$work"/{whole,stopped}/train/adapter/adapter_model.safetensors
 same "stopped in each step" "$work"/{whole,stopped}/model-q8_0.gguf
 
@@ -161,7 +164,7 @@ if command -v script >/dev/null; then
   shows() { grep -qaE -- "$2" "$screen" || fail "$1: no '$2' in: $(cat -v "$screen")"; }
   typed="$QENG recipes/wizard.lua --threads 1 --out $work/typed"
   open "$typed --rank 8"
-  keys 'nothing.jsonl\r' "$work/chats.jsonl\r" '?\r' '\r' 'many\r' '8\r' 'tiny\r' '\003'
+  keys 'nothing.jsonl\r' "$work/cha\t\r" '?\r' '\r' 'many\r' '8\r' 'tiny\r' '\003'
   closed "Ctrl-C at a question" 130
   shows "a file that is not there" 'nothing.jsonl: no such file'
   shows "explained" 'one of drop, keep'

@@ -2,6 +2,7 @@
 -- what is no answer is asked for again. With --yes the recommended answer is taken.
 
 local options = require "qeng.console.options"
+local paths = require "qeng.console.paths"
 local q = require "qeng.core"
 
 local questions = {}
@@ -25,7 +26,7 @@ function questions.new(opt, set)
       .. "what should be otherwise (--help lists them)")
   end
   local self = setmetatable({ opt = opt, entries = options.entries(set) }, Questions)
-  if not opt.yes and q.host.isatty(1) then self.editor = q.host.line_editor {} end
+  if not opt.yes and q.host.isatty(1) then self.editor = q.host.line_editor { complete = paths } end
   return self
 end
 
