@@ -169,7 +169,7 @@ if command -v script >/dev/null; then
   shows "a file that is not there" 'nothing.jsonl: no such file'
   shows "explained" 'one of drop, keep'
   shows "no number" 'many: not a number'
-  shows "models" 'Qwen/Qwen3-0.6B +0.596 billion parameters, needs'
+  shows "models" 'Qwen/Qwen3-0.6B +596 million parameters, needs'
   shows "spans in colour" $'\033\\[32m.*is [a-z]+\\.<\\|im_end\\|>'
   open "$typed --rank 8"
   keys '\004'

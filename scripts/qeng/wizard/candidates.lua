@@ -39,10 +39,16 @@ function candidates.plan(model, opt)
     row_tokens = opt.row_tokens > 0 and opt.row_tokens or 512, rank = opt.rank > 0 and opt.rank or 16 }
 end
 
--- Whether it fits into the memory that is free here, and a sentence of that.
-function candidates.fits(plan, opt)
+-- The bytes that may be taken, nil where that is unknown, and whose they are.
+function candidates.room(opt)
   local room, whose = advise.available(advise.device(opt.device))
   if opt.device_budget then room, whose = math.min(room or math.huge, opt.device_budget), "the device's budget" end
+  return room, whose
+end
+
+-- Whether it fits into the memory that is free here, and a sentence of that.
+function candidates.fits(plan, opt)
+  local room, whose = candidates.room(opt)
   local needs = progress.bytes(plan.total)
   if not room then return true, "needs " .. needs end
   local fits = plan.total <= 0.9 * room

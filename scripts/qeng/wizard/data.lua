@@ -16,14 +16,14 @@ local fewest = 8  -- records: fewer tell nothing on what is held out
 local function plural(count, noun) return ("%d %s%s"):format(count, noun, count == 1 and "" or "s") end
 
 -- {name = count} as "30 messages, 12 text", the most frequent first.
-local function listed(counts, line)
+local function listed(counts)
   local names, parts = {}, {}
   for name in pairs(counts) do names[#names + 1] = name end
   table.sort(names, function(a, b)
     if counts[a] ~= counts[b] then return counts[a] > counts[b] end
     return a < b
   end)
-  for i, name in ipairs(names) do parts[i] = (line or "%d %s"):format(counts[name], name) end
+  for i, name in ipairs(names) do parts[i] = ("%d %s"):format(counts[name], name) end
   return table.concat(parts, ", "), names
 end
 
@@ -49,9 +49,9 @@ local function tell(run, found)
   run:say("languages, roughly (by script and the commonest words): " .. languages.shares(found.languages))
 end
 
--- Asks for the data until they can be read. Returns their files, and what was found.
+-- Asks for the data until they can be read. Returns their files, what was found, and what tells them from others.
 local function choose(run)
-  local paths, found
+  local paths, found, digest
   run:ask {
     name = "data", text = "Which records? A file (JSONL or a JSON array), a folder or a dataset on the hub.",
     check = function(given)
@@ -61,6 +61,7 @@ local function choose(run)
         run:outside(path)
         paths[i] = q.fs.real(path) or path
       end
+      digest = records.digest(paths)
       found = look.at(paths, function(count) speak:line(("looking at the records: %d"):format(count)) end)
       speak:finish()
       if found.good < fewest then
@@ -71,11 +72,14 @@ local function choose(run)
       end
     end,
   }
-  return paths, found
+  return paths, found, digest
 end
 
-local function share_held_out(good) return math.max(2, math.min(200, math.max(8, math.floor(good / 20)),
-  math.floor(good / 4))) end
+-- How many records to hold out.
+local function share(good)
+  local twentieth, quarter = math.floor(good / 20), math.floor(good / 4)
+  return math.max(2, math.min(200, math.max(8, twentieth), quarter))
+end
 
 -- Writes the three files. Returns how many records each has.
 local function write(run, paths, found, drops, held)
@@ -92,7 +96,7 @@ local function write(run, paths, found, drops, held)
     if why == true then
       to(held[i] and "held_out" or "train", text)
     else
-      to("left_out", q.json.encode { place = ("%s:%d"):format(path, number), why = why })
+      to("left_out", q.json.encode({ place = ("%s:%d"):format(path, number), why = why }, { replace = true }))
     end
   end
   done()
@@ -101,7 +105,7 @@ end
 
 function step.check(run)
   run:note "seed"
-  local paths, found = choose(run)
+  local paths, found, digest = choose(run)
   tell(run, found)
   local drops = true
   if found.duplicates > 0 then
@@ -111,7 +115,7 @@ function step.check(run)
     } == "drop"
   end
   local count = run:ask {
-    name = "held_out", text = "How many records are held out for the evaluation?", default = share_held_out(found.good),
+    name = "held_out", text = "How many records are held out for the evaluation?", default = share(found.good),
     why = "a twentieth, from 8 to 200 of them, and at most a quarter",
     check = function(value)
       if value > found.good / 2 then
@@ -127,7 +131,7 @@ function step.check(run)
   for _, bytes in ipairs(found.bytes) do said = said + bytes end
   run:say(("%s: %d records to train on, %d held out, %d left out"):format(run:at "data", counts.train, counts.held_out,
     counts.left_out))
-  return { files = q.json.array(paths), digest = records.digest(paths), records = counts.train,
+  return { files = q.json.array(paths), digest = digest, records = counts.train,
     held_out = counts.held_out, left_out = counts.left_out, said = said }
 end
 

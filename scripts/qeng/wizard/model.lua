@@ -1,5 +1,5 @@
--- The step model: which one is trained. Then the records become its tokens, packets/train.qubgpu
--- and packets/held_out.qubgpu, and one is shown with the part that is trained.
+-- The step model: which one is trained. Then the records become its tokens, packets/train.qubgpu and
+-- packets/held_out.qubgpu, and one is shown with the part that is trained.
 
 local analyze = require "qeng.plan.analyze"
 local candidates = require "qeng.wizard.candidates"
@@ -30,17 +30,23 @@ local function recommended(run, list)
     at and (" (%s at the machine's limits)"):format(progress.duration(at)) or "", best.here and "" or "; it is fetched")
 end
 
+local function size(plan)
+  local million = plan.parameters / 1e6
+  return million < 1000 and ("%.3g million parameters"):format(million)
+    or ("%.3g billion parameters"):format(million / 1000)
+end
+
 -- A line for each model.
 local function show(run, list)
   for _, one in ipairs(list) do
-    run:say(("  %-24s %6.3g billion parameters, %s%s"):format(one.name, one.plan.parameters / 1e9, one.sentence,
+    run:say(("  %-24s %s, %s%s"):format(one.name, size(one.plan), one.sentence,
       one.here and "" or "; not here, would be fetched"))
   end
 end
 
--- Asks for a model that fits. Returns its path, and how many parameters it has.
+-- Asks for a model that fits. Returns its path, how many parameters it has, and the model.
 local function choose(run)
-  local opt, path, parameters, name, why = run.opt, nil, nil, nil, nil
+  local opt, path, parameters, model, name, why = run.opt, nil, nil, nil, nil, nil
   if not opt.__given.model then
     local list = candidates.list(opt, not opt.yes)
     if not opt.yes then show(run, list) end
@@ -58,12 +64,14 @@ local function choose(run)
         q.error("value", ("%s %s; take a smaller model, shorter rows (--row-tokens), or --mode lora"):format(given,
           sentence))
       end
-      run:say(("%s: %.4g billion parameters; by plan it %s"):format(given, plan.parameters / 1e9, sentence))
+      run:say(("%s: %s; by plan it %s"):format(given, size(plan), sentence))
       parameters, path = plan.parameters, hub.resolve_model(path)
       path = q.fs.real(path) or path
+      model = models.load(path, { dtype = opt.dtype, weights = "map" })
+      if not model.tokenizer then error(model.tokenizer_error, 0) end
     end,
   }
-  return path, parameters
+  return path, parameters, model
 end
 
 -- Opens data/NAME.jsonl as packets of the model's tokens, packets/NAME.qubgpu.
@@ -74,9 +82,7 @@ end
 
 return function(run)
   run:note("dtype", "template", "template_args")
-  local path, parameters = choose(run)
-  local model = models.load(path, { dtype = run.opt.dtype, weights = "map" })
-  if not model.tokenizer then error(model.tokenizer_error, 0) end
+  local path, parameters, model = choose(run)
   q.fs.remove(run:at "packets")
   q.fs.mkdir(run:at "packets")
   run:leave "packets"

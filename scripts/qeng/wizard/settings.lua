@@ -2,6 +2,7 @@
 
 local advise = require "qeng.train.advise"
 local analyze = require "qeng.plan.analyze"
+local candidates = require "qeng.wizard.candidates"
 local estimates = require "qeng.train.estimates"
 local models = require "qeng.model"
 local progress = require "qeng.console.progress"
@@ -96,9 +97,7 @@ end
 function settings.estimate(run)
   local opt, chosen = run.opt, {}
   for name, value in pairs(run.found.settings) do chosen[name] = value end
-  local device = advise.device(opt.device)
-  local room, whose = advise.available(device)
-  if opt.device_budget then room, whose = math.min(room or math.huge, opt.device_budget), "the device's budget" end
+  local room, whose = candidates.room(opt)
   chosen.room, chosen.step_rows, chosen.rank = room, chosen.batch, chosen.rank or 0
   local file, held = settings.packets(run, "train"), settings.packets(run, "held_out")
   q.fs.remove(run:at "estimate")
@@ -118,7 +117,7 @@ function settings.estimate(run)
       .. "smaller model"))
   end
   return { tok_s = chosen.tok_s, seconds = seconds, bytes = chosen.bytes, rows = chosen.rows,
-    accumulate = chosen.accumulate, device = device.description }
+    accumulate = chosen.accumulate, device = advise.device(opt.device).description }
 end
 
 return settings
