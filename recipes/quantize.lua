@@ -1,10 +1,9 @@
 -- Writes a model as a GGUF file, in any of the format's types that qeng has.
 --   qeng recipes/quantize.lua MODEL OUT.gguf --type q4_k_m [--calibration text.txt] [--tensor 'ffn_down=q6_k']
 
-local export = require "qeng.gguf.export"
 local importance = require "qeng.gguf.importance"
-local progress = require "qeng.console.progress"
 local q = require "qeng"
+local quantized = require "qeng.gguf.quantized"
 local types = require "qeng.gguf.types"
 
 local opt = q.options {
@@ -31,9 +30,10 @@ if opt.calibration ~= "" and opt.importance ~= "" then
   local reads = { opt.model, opt.calibration }
   q.check_output(opt.importance, { holds = "imatrix", reads = reads, overwrite = opt.overwrite })
 end
-local source = export.open(opt.model, { model_file = opt.model_file })
-local plan = types.plan(opt.type, opt.tensor, source.shape, opt.calibration .. opt.importance ~= "")
-local job = export.begin(opt.out, source, plan, opt.split)
+local job = quantized.begin(opt.model, opt.out, {
+  type = opt.type, tensor = opt.tensor, split = opt.split, model_file = opt.model_file,
+  weighed = opt.calibration .. opt.importance ~= "",
+})
 
 local found
 if opt.calibration ~= "" then
@@ -44,20 +44,4 @@ elseif opt.importance ~= "" then
   found = importance.load(opt.importance)
 end
 
-local line, begin = progress.new(), q.time()
-local result = job:finish {
-  importance = found and importance.tensors(found), measure = true,
-  progress = function(done, count, bytes, name)
-    local took = progress.duration(q.time() - begin)
-    line:line(("%d of %d tensors, %s, %s: %s"):format(done, count, progress.bytes(bytes), took, name))
-  end,
-}
-line:finish()
-for _, note in ipairs(result.notes) do print("note: " .. note) end
-print(("%-8s %8s %14s %10s %6s %9s"):format("type", "tensors", "elements", "bytes", "bits", "rel. RMSE"))
-for _, row in ipairs(result.by_type) do
-  print(("%-8s %8d %14d %10s %6.2f %9.5f"):format(row.type, row.tensors, row.elements, progress.bytes(row.bytes),
-    8 * row.bytes / row.elements, row.rmse))
-end
-local name = result.paths[1] .. (#result.paths > 1 and (" and %d more"):format(#result.paths - 1) or "")
-print(("%s: %s, %.2f bits per weight"):format(name, progress.bytes(result.bytes), 8 * result.bytes / result.elements))
+for _, line in ipairs(quantized.lines(quantized.finish(job, found and importance.tensors(found)))) do print(line) end

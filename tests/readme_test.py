@@ -43,6 +43,7 @@ SMALL = {  # a part of a command: what is added to it, so that it takes seconds
     "recipes/bench_decode.lua": "--batch 1 --prompt 16 --context 8 --tokens 2 --repeats 1",
     "recipes/perplexity.lua": "--context 32 --windows 2",
     "recipes/analyze.lua": "--steps 0",
+    "recipes/wizard.lua": "--yes --epochs 1",
     "recipes/train_tokenizer.lua": "--vocab 300",
     "recipes/plan.lua": "--row-tokens 64",
     "recipes/ab_pipeline.lua": "--steps 20 --seeds 3 --records 1000 --row-tokens 128 --rows 1",

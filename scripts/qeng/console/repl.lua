@@ -1,6 +1,7 @@
 -- What the REPL (bindings/repl.cpp) needs of Lua: printing results and completing names. help() is in console/help.lua.
 local help = require "qeng.console.help"
 local core = require "qeng.core"
+local paths = require "qeng.console.paths"
 local prompt = require "qeng.console.prompt"
 
 local repl = {}
@@ -112,26 +113,13 @@ local function value_of(text)
   return value
 end
 
--- The files that a path in a string may go on to.
-local function files(path)
-  local folder, name = path:match "^(.-)([^/]*)$"
-  local ok, list = pcall(core.fs.list, folder == "" and "." or folder)
-  local found = {}
-  for _, each in ipairs(ok and list or {}) do
-    if each:sub(1, #name) == name and (name ~= "" or each:sub(1, 1) ~= ".") then
-      found[#found + 1] = path .. each:sub(#name + 1) .. (core.fs.kind(folder .. each) == "dir" and "/" or "")
-    end
-  end
-  return found
-end
-
 -- The words that may stand for `word`, which follows `before` on its line: globals, fields, methods after a colon, and
 -- files in a string.
 function repl.complete(word, before)
   local line, words = (before or "") .. word, {}
   local quote, path = line:match "([\"'])([^\"']*)$"
   if quote and select(2, line:gsub(quote, "")) % 2 == 1 then
-    for i, each in ipairs(files(path)) do words[i] = word .. each:sub(#path + 1) end
+    for i, each in ipairs(paths(path)) do words[i] = word .. each:sub(#path + 1) end
     return words
   end
   local owner, separator, last = line:match "^(.-)([.:])([%w_]*)$"

@@ -3,6 +3,7 @@
 --   terminal.run(conversation.new(model, opt), "the model's name")
 
 local options = require "qeng.console.options"
+local paths = require "qeng.console.paths"
 local q = require "qeng.core"
 
 local chat = {}
@@ -48,12 +49,7 @@ function Chat:complete(word, before)
   end
   if before == "/set " then return beginning(self:settings(), word) end
   if before ~= "/load " and before ~= "/save " then return {} end
-  local folder = word:match "^(.*/)" or ""
-  local files = q.try(q.fs.list, folder == "" and "." or folder) or {}
-  for i, name in ipairs(files) do
-    files[i] = folder .. name .. (q.fs.kind(folder .. name) == "dir" and "/" or "")
-  end
-  return beginning(files, word)
+  return paths(word)
 end
 
 -- One line. nil and the reason at the end of the input, or after Ctrl-C.

@@ -55,9 +55,9 @@ function analyze.histogram(lengths, count)
 end
 
 -- How full rows of `row_tokens` would be: {row_tokens, efficiency (real tokens per slot), split (share of documents
--- that are longer)}.
-local function packing(file, row_tokens)
-  local plan = file:batches({ row_tokens = row_tokens, rows = 1, seed = 0, long = "split" }):plan()
+-- that are longer)}. long: what becomes of longer documents, by default split.
+function analyze.packing(file, row_tokens, long)
+  local plan = file:batches({ row_tokens = row_tokens, rows = 1, seed = 0, long = long or "split" }):plan()
   return {
     row_tokens = row_tokens, rows = plan.batches, split = plan.split / math.max(plan.documents, 1),
     efficiency = plan.real_tokens / math.max(plan.batches * row_tokens, 1),
@@ -69,7 +69,8 @@ local function up128(n) return math.max(128, math.ceil(n / 128) * 128) end
 -- Packs at lengths around those of the data. limit: the longest row that the model takes. Marks two rows:
 --   mean_rule  the mean rounded up to 128, a rule that is often given
 --   chosen     the shortest row that at most one document in a hundred exceeds and that fills within two points of the
---              fullest such row; the longest row where more documents are longer than any
+--              fullest such row; the longest row where there is no such row. Documents that are longer than any row
+--              can be do not count.
 function analyze.rows(file, found, limit)
   local mean_row = math.min(limit, up128(found.tokens / math.max(found.records, 1)))
   local wanted, list = { [mean_row] = true }, {}
@@ -82,14 +83,16 @@ function analyze.rows(file, found, limit)
   end
   for row in pairs(wanted) do list[#list + 1] = row end
   table.sort(list)
-  local best, chosen = 0, nil
+  local best, chosen, beyond = 0, nil, 0
+  for _, pair in ipairs(found.lengths) do if pair[1] > limit then beyond = beyond + pair[2] end end
+  local enough = 0.01 + beyond / math.max(found.records - found.damaged, 1)
   for i, row in ipairs(list) do
-    list[i] = packing(file, row)
+    list[i] = analyze.packing(file, row)
     list[i].mean_rule = row == mean_row
-    if list[i].split <= 0.01 then best = math.max(best, list[i].efficiency) end
+    if list[i].split <= enough then best = math.max(best, list[i].efficiency) end
   end
   for _, one in ipairs(list) do
-    if not chosen and one.split <= 0.01 and one.efficiency >= best - 0.02 then chosen = one end
+    if not chosen and one.split <= enough and one.efficiency >= best - 0.02 then chosen = one end
   end
   chosen = chosen or list[#list]
   chosen.chosen = true

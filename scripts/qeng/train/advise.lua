@@ -44,27 +44,37 @@ function advise.device(name)
   return q.devices()[1]
 end
 
--- Trains a few steps and forgets them. Returns slots a second, the bytes that are fixed, and the bytes that a row adds.
+-- Computes the loss of a row as an evaluation does, beside what training holds.
+local function evaluate(model, file, row_tokens, pad)
+  local batches = file:batches { row_tokens = row_tokens, rows = 1, seed = 0, once = true, pad = pad, long = "split" }
+  local batch = batches:next()
+  local micro_batch = models.micro_batch(batch:info().tokens, batch:info().max_documents)
+  batch:load(micro_batch)
+  q.no_grad(q.scope, function() model:loss(micro_batch, row_tokens) end)
+end
+
+-- Trains a few steps, with an evaluation among them, and forgets them. Returns slots a second, the bytes that are
+-- fixed, and the bytes that a row adds.
 local function measure(model, file, opt, row_tokens, steps)
-  local folder = opt.out .. "/measured"
+  local folder, pad = opt.out .. "/measured", model.tokenizer and model.tokenizer:id "<|endoftext|>" or 0
   local result = q.train {
     model = model, data = file, out = folder, steps = steps, row_tokens = row_tokens, rows = 1,
     schedule = "constant", lr = 1e-6,
-    seed = 0, checkpoints = false, pad = model.tokenizer and model.tokenizer:id "<|endoftext|>" or 0,
+    seed = 0, checkpoints = false, pad = pad,
+    on_step = function(row) if row.step == 1 then evaluate(model, file, row_tokens, pad) end end,
   }
   q.fs.remove(folder)
   local fixed, growing = estimates.memory()
   return { tok_s = estimates.speed(result.metrics), fixed_bytes = fixed, row_bytes = growing }
 end
 
--- found: of analyze.dataset. opt: model (folder), mode ("auto", "lora", "full"), rank (0: advised), steps (measured),
--- device, dtype, out. Returns mode, rank, row_tokens, rows, accumulate, why, and what training takes.
-function advise.training(file, found, opt)
-  local probe = models.load(opt.model, { dtype = opt.dtype })
-  local rank = advise.rank(probe, found.trained)
+-- What of a model to train: mode and rank, why, and the room there is. opt: mode ("auto", "lora", "full"), rank (0:
+-- advised), device.
+function advise.choice(model, found, opt)
+  local rank = advise.rank(model, found.trained)
   local mode, why = opt.mode, nil
-  local weights = probe.head:elements()
-  for _, layer in ipairs(probe.linears) do weights = weights + layer.weight:elements() end
+  local weights = model.head:elements()
+  for _, layer in ipairs(model.linears) do weights = weights + layer.weight:elements() end
   local room, whose = advise.available(advise.device(opt.device))
   local full_bytes = 16 * weights  -- bf16 or f32 weights and gradients, f32 master and AdamW's two moments
   if mode == "auto" then
@@ -78,25 +88,45 @@ function advise.training(file, found, opt)
           "of which %s has %s"):format(
         progress.bytes(full_bytes), whose, room and progress.bytes(room) or "an unknown part")
   end
-  local chosen = { mode = mode, rank = opt.rank > 0 and opt.rank or rank or 256, why = why or "as asked for",
-    row_tokens = found.row.row_tokens, room = room, whose = whose }
-  local model = mode == "full" and models.load(opt.model, { dtype = opt.dtype, writable = true }) or probe
-  if mode == "full" then model:full() else model:lora { rank = chosen.rank } end
-  local step_tokens = advise.step_tokens(found.tokens, chosen.row_tokens, mode)
-  chosen.rows, chosen.accumulate = 1, math.max(1, math.floor(step_tokens / chosen.row_tokens + 0.5))
+  return { mode = mode, rank = opt.rank > 0 and opt.rank or rank or 256, why = why or "as asked for", room = room,
+    whose = whose }
+end
+
+-- The rows of a step.
+function advise.step_rows(tokens, row_tokens, mode)
+  return math.max(1, math.floor(advise.step_tokens(tokens, row_tokens, mode) / row_tokens + 0.5))
+end
+
+-- Measures a few steps of what was chosen (mode, rank, row_tokens, step_rows, epoch_rows, room) and adds to it: tok_s,
+-- bytes, seconds (of an epoch), and rows and accumulate, which make step_rows together. model: as it was loaded. opt:
+-- steps (0: nothing is measured), device, out.
+function advise.measure(model, file, chosen, opt)
+  chosen.rows, chosen.accumulate = 1, chosen.step_rows
   if opt.steps > 0 then
-    local took = measure(model, file, opt, chosen.row_tokens, opt.steps)
+    if chosen.mode == "full" then model:full() else model:lora { rank = chosen.rank } end
+    local took, row_tokens = measure(model, file, opt, chosen.row_tokens, opt.steps), chosen.row_tokens
     for key, value in pairs(took) do chosen[key] = value end
-    local most = room and math.floor((0.8 * room - took.fixed_bytes) / math.max(took.row_bytes, 1)) or 1
-    chosen.rows = math.max(1, math.min(chosen.accumulate, most, math.ceil(8192 / chosen.row_tokens)))
-    chosen.accumulate = math.max(1, math.floor(step_tokens / chosen.row_tokens / chosen.rows + 0.5))
+    local most = chosen.room and math.floor((0.8 * chosen.room - took.fixed_bytes) / math.max(took.row_bytes, 1)) or 1
+    chosen.rows = math.max(1, math.min(chosen.step_rows, most, math.ceil(8192 / row_tokens)))
+    chosen.accumulate = math.max(1, math.floor(chosen.step_rows / chosen.rows + 0.5))
     chosen.bytes = took.fixed_bytes + chosen.rows * took.row_bytes
-    chosen.seconds = found.row.rows * chosen.row_tokens / took.tok_s
-    estimates.foretell(estimates.key(model, { device = advise.device(opt.device).description, mode = mode,
-      rank = chosen.rank, row_tokens = chosen.row_tokens }), took)
+    chosen.seconds = chosen.epoch_rows * row_tokens / took.tok_s
+    estimates.foretell(estimates.key(model, { device = advise.device(opt.device).description, mode = chosen.mode,
+      rank = chosen.rank, row_tokens = row_tokens }), took)
   end
-  chosen.steps = math.max(1, math.ceil(found.row.rows / chosen.rows / chosen.accumulate))
+  chosen.steps = math.max(1, math.ceil(chosen.epoch_rows / chosen.rows / chosen.accumulate))
   return chosen
+end
+
+-- found: of analyze.dataset. opt: as for choice and measure, with model (folder) and dtype. Returns mode, rank,
+-- row_tokens, rows, accumulate, why, and what training takes.
+function advise.training(file, found, opt)
+  local model = models.load(opt.model, { dtype = opt.dtype })
+  local chosen = advise.choice(model, found, opt)
+  chosen.row_tokens, chosen.epoch_rows = found.row.row_tokens, found.row.rows
+  chosen.step_rows = advise.step_rows(found.tokens, chosen.row_tokens, chosen.mode)
+  if chosen.mode == "full" then model = models.load(opt.model, { dtype = opt.dtype, writable = true }) end
+  return advise.measure(model, file, chosen, opt)
 end
 
 return advise

@@ -2,7 +2,7 @@
 -- pretraining never showed, from examples made here. It answers the same held-out questions before and after.
 
 local q = require "qeng.core"
-local engine = require "qeng.infer.engine"
+local examine = require "qeng.train.examine"
 local progress = require "qeng.console.progress"
 local report = require "qeng.report"
 local finetune = require "qeng.train.finetune"
@@ -18,27 +18,15 @@ local settings = {
 local examples, questions, shown = 6000, 100, 3
 
 -- Asks held-out questions. Returns the share of exact answers, and the answers.
-local function examine(model, set, speak, when)
-  local right, done, requests, answers = 0, 0, {}, {}
-  local asked = engine.new(model, { max_batch = 16, context = 256 })
+local function examined(model, set, when)
+  local asked, right = {}, 0
+  for i, example in ipairs(set) do asked[i] = { messages = { example.messages[1] } } end
+  local answers = examine.answers(model, asked, {
+    what = ("%d held-out questions %s training"):format(#set, when), max_tokens = 96,
+  })
   for i, example in ipairs(set) do
-    requests[i] = asked:submit { messages = { example.messages[1] }, temperature = 0, max_tokens = 96,
-      context = "stop" }
-  end
-  while asked:step() do
-    local stats = asked:stats()
-    if #set - stats.running - stats.waiting > done then
-      done = #set - stats.running - stats.waiting
-      speak:line(("asking %d held-out questions %s training: %d"):format(#set, when, done))
-    end
-  end
-  asked:close()
-  for i, example in ipairs(set) do
-    if requests[i].error then error(requests[i].error, 0) end
-    answers[i] = requests[i].text
     if answers[i] == example.messages[2].content then right = right + 1 end
   end
-  speak:finish()
   return right / #set, answers
 end
 
@@ -74,7 +62,6 @@ function demo.run(opt)
     if not opt.__given[key] then opt[key] = value end
   end
   opt.model = dir
-  local speak = progress.new()
   local set = tinydata.task(opt.seed, questions, "held_out")
   local before, first_answers
   local started
@@ -86,12 +73,12 @@ function demo.run(opt)
       return path
     end,
     prepare = function(m)
-      before, first_answers = examine(m, set, speak, "before")
+      before, first_answers = examined(m, set, "before")
       started = q.time()
     end,
   })
   local seconds = q.time() - started
-  local after, answers = examine(model, set, speak, "after")
+  local after, answers = examined(model, set, "after")
   local lines = {}
   for i = 1, shown do
     lines[#lines + 1] = "question: " .. set[i].messages[1].content

@@ -38,14 +38,14 @@ function estimates.key(model, about)
     about.mode == "lora" and " " .. about.rank or "", about.row_tokens, about.recompute and ", recomputing" or "")
 end
 
--- The peak bytes of this process by q.memory, in two parts: what keeps its size, and what grows with the rows of a
--- batch.
+-- The peak bytes of training in this process by q.memory, in two parts: what keeps its size, and what grows with the
+-- rows of a batch. A cache of keys and values (kv) is of answers that were asked for beside the training.
 function estimates.memory()
   local fixed, growing = 0, 0
   for name, account in pairs(q.memory()) do
     if name == "activations" or name == "workspace" or name == "scratch" or name == "batch" then
       growing = growing + account.peak
-    else
+    elseif name ~= "kv" then
       fixed = fixed + account.peak
     end
   end

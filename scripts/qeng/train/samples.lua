@@ -11,7 +11,7 @@ local q = require "qeng.core"
 local samples = {}
 
 -- The prompt of a line of a file: plain text, or a record, whose last answer is left out because training would use it.
-local function of_line(line, path)
+function samples.of_line(line, path)
   if not line:find "^%s*{" then return { messages = { { role = "user", content = line } }, shown = line } end
   local ok, result = pcall(function()
     local record = q.json.decode(line, { ordered = true, exact = true })
@@ -23,21 +23,34 @@ local function of_line(line, path)
       ("%s: %s: %s"):format(path, line:sub(1, 60), type(result) == "table" and result.message or tostring(result)))
   end
   local messages = result.messages or { { role = "user", content = result.text } }
-  if messages[#messages].role == "assistant" then table.remove(messages) end
+  local last = messages[#messages].role == "assistant" and table.remove(messages) or {}
   if #messages == 0 then q.error("format", ("%s: %s: asks nothing"):format(path, line:sub(1, 60))) end
-  return { messages = messages, tools = result.tools, shown = messages[#messages].content }
+  return { messages = messages, tools = result.tools, shown = messages[#messages].content, wanted = last.content }
 end
 
--- The prompts of a text or a file of lines: {messages =, tools =, shown =} each; nil for "".
+-- The prompts of a text or a file of lines: {messages =, tools =, shown =, wanted = the answer that was left out} each;
+-- nil for "".
 function samples.read(text)
   if not text or text == "" then return nil end
   if q.fs.kind(text) ~= "file" then return { { messages = { { role = "user", content = text } }, shown = text } } end
   local list = {}
   for line in (q.fs.read(text) .. "\n"):gmatch "([^\n]*)\r?\n" do
-    if line:find "%S" then list[#list + 1] = of_line(line, text) end
+    if line:find "%S" then list[#list + 1] = samples.of_line(line, text) end
   end
   if #list == 0 then q.error("value", text .. ": holds no prompt") end
   return list
+end
+
+-- The request that asks for one of them. opt: template, template_args, max_tokens (64).
+function samples.request(model, sample, opt)
+  local request = { temperature = 0, max_tokens = opt.max_tokens or 64 }
+  if model.tokenizer:info().chat_template or model.tokenizer:id "<|im_start|>" then
+    request.messages, request.tools, request.template, request.template_args = sample.messages, sample.tools,
+      opt.template, opt.template_args
+  else
+    request.prompt = sample.shown
+  end
+  return request
 end
 
 -- prompts: as read() takes them. opt: out (where samples.jsonl is written), template, template_args, max_tokens (64).
@@ -48,17 +61,10 @@ function samples.new(model, prompts, opt)
   if not list then return nil end
   return function(step, tell)
     for _, sample in ipairs(list) do
-      local request = { temperature = 0, max_tokens = opt.max_tokens or 64 }
-      if model.tokenizer:info().chat_template or model.tokenizer:id "<|im_start|>" then
-        request.messages, request.tools, request.template, request.template_args = sample.messages, sample.tools,
-          opt.template, opt.template_args
-      else
-        request.prompt = sample.shown
-      end
-      local answer = q.no_grad(generate.answer, model, request)
+      local answer = q.no_grad(generate.answer, model, samples.request(model, sample, opt))
       tell(("step %d, %s: %s"):format(step, (sample.shown:gsub("%s+", " "):sub(1, 60)), (answer:gsub("%s+", " "))))
       q.fs.append(opt.out .. "/samples.jsonl",
-        q.json.encode { step = step, prompt = sample.shown, answer = answer } .. "\n")
+        q.json.encode({ step = step, prompt = sample.shown, answer = answer }, { replace = true }) .. "\n")
     end
   end
 end
