@@ -63,7 +63,8 @@ awk "BEGIN { exit !($after < $before / 2) }" || fail "the held-out loss was $bef
 [ "$(cd "$work/whole/steps" && echo *)" = "$(printf '%s\n' "${steps[@]}" | awk '{ printf("%s%02d-%s.json", NR == 1 ? "" : " ", NR, $1) }')" ] || fail "other steps"
 if command -v curl >/dev/null; then
   command=$(printf '%s' "$output" | sed -n 's/^to serve it: qeng //p' | tail -1)
-  # shellcheck disable=SC2086
+  : >"$work/served"
+  # shellcheck disable=SC2086  # the words of a command
   "$QENG" $command --port 0 --threads 1 --max-batch 2 --log none >"$work/served" 2>&1 &
   server=$!
   for _ in $(seq 200); do grep -q 'answers at' "$work/served" && break; sleep 0.05; done
