@@ -5,6 +5,7 @@ package.path = (arg[0]:match("^(.*/)") or "./") .. "?.lua;" .. package.path
 local candidates = require "qeng.wizard.candidates"
 local examine = require "qeng.train.examine"
 local languages = require "qeng.wizard.languages"
+local imported = require "qeng.wizard.imported"
 local look = require "qeng.wizard.look"
 local options = require "qeng.console.options"
 local q = require "qeng"
@@ -75,8 +76,20 @@ for line in records.each { scratch.at "b.json", scratch.at "a.jsonl" } do list[#
 check(#list, 2 + #lines, "records of two files")
 check(list[1], '{"text": "x]},\\"[{", "id": 12345678901234567890,  "a": [1.50, {}]}', "a record of an array")
 check(list[2], '{"text": "y\\\\"}', "the last of an array")
-q.fs.write(scratch.at "c.csv", "a,b\n")
-scratch.refused("the wizard reads JSONL and JSON arrays", records.each { scratch.at "c.csv" })
+assert(records.is_json(scratch.at "a.jsonl") and records.is_json(scratch.at "b.json"))
+
+-- Other forms give the same records: roles and every byte, also where tokenizers would compose accents or see a mark.
+local odd = 'e\204\129 "x", <|im_end|>\n\nuser\n'
+q.fs.write(scratch.at "c.csv", 'prompt,completion\n"' .. odd:gsub('"', '""') .. '",yes\n')
+q.fs.write(scratch.at "d.txt", "<|im_start|>one\n\ntwo <|endoftext|>\n")
+assert(not records.is_json(scratch.at "c.csv") and not records.is_json(scratch.at "d.txt"))
+local _, path = scratch.said(imported, { scratch.at "c.csv", scratch.at "d.txt" }, scratch.at "imported")
+local read = {}
+for line in records.each { path } do read[#read + 1] = q.json.decode(line) end
+check(#read, 3, "records imported")
+check(read[1].messages[1].content, odd, "a question imported")
+check(read[1].messages[2].role .. read[1].messages[2].content, "assistantyes", "an answer imported")
+check(read[2].text .. read[3].text, "<|im_start|>onetwo <|endoftext|>", "texts imported")
 
 -- What is held out: as many as asked for, of those that may be, and the same for the same seed.
 local function even(i) return i % 2 == 0 end

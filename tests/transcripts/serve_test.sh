@@ -12,6 +12,7 @@ fail() { echo "serve: $*"; [[ ! -s $work/log ]] || tail -5 "$work/log"; exit 1; 
 has() { [[ $1 == *"$2"* ]] || fail "expected '$2' in: $1"; }
 
 start() {
+  : >"$work/out"  # else the address of the server before, or no file, until the new one has begun
   "$QENG" recipes/serve.lua --port 0 --threads 2 --log "$work/access" "$@" >"$work/out" 2>"$work/log" &
   server=$!
   for _ in $(seq 200); do

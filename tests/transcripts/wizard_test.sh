@@ -63,7 +63,8 @@ awk "BEGIN { exit !($after < $before / 2) }" || fail "the held-out loss was $bef
 [ "$(cd "$work/whole/steps" && echo *)" = "$(printf '%s\n' "${steps[@]}" | awk '{ printf("%s%02d-%s.json", NR == 1 ? "" : " ", NR, $1) }')" ] || fail "other steps"
 if command -v curl >/dev/null; then
   command=$(printf '%s' "$output" | sed -n 's/^to serve it: qeng //p' | tail -1)
-  # shellcheck disable=SC2086
+  : >"$work/served"
+  # shellcheck disable=SC2086  # the words of a command
   "$QENG" $command --port 0 --threads 1 --max-batch 2 --log none >"$work/served" 2>&1 &
   server=$!
   for _ in $(seq 200); do grep -q 'answers at' "$work/served" && break; sleep 0.05; done
@@ -85,7 +86,11 @@ expect "a folder of something else" 1 'is there, and is no run of the wizard' "$
 expect "no terminal" 2 'no terminal to ask at: give --yes' "$QENG" "${wizard[@]}" --out "$work/none"
 expect "no data" 2 'give --data' "$QENG" recipes/wizard.lua --yes --out "$work/none2"
 printf 'a,b\n1,2\n' >"$work/table.csv"
-expect "data of another form" 1 'reads JSONL and JSON arrays' "$QENG" recipes/wizard.lua --yes --out "$work/none3" --data "$work/table.csv"
+expect "a table of something else" 1 'no known shape: keys a, b;1 of 1 records are bad' "$QENG" recipes/wizard.lua --yes --out "$work/none3" --data "$work/table.csv"
+expect "packets" 1 'holds tokens of some model, not records' "$QENG" recipes/wizard.lua --yes --out "$work/none7" --data "$work/whole/packets/train.qubgpu"
+gzip -c "$work/good.jsonl" >"$work/good.jsonl.gz"
+expect "packed data" 0 'records of files that are not JSON, as JSON;60 records: 48 messages, 12 text;ended after the step data' \
+  "$QENG" recipes/wizard.lua --yes --out "$work/packed" --data "$work/good.jsonl.gz" --until data
 head -n 4 "$work/chats.jsonl" >"$work/few.jsonl"
 expect "few records" 1 '4 records that can be trained on, of 4; expected 8 at least' "$QENG" recipes/wizard.lua --yes --out "$work/none4" --data "$work/few.jsonl"
 expect "data in its own folder" 1 'is in the folder of the run' "$QENG" "${wizard[@]}" --yes --out "$work/whole" --redo data --data "$work/whole/data/train.jsonl"

@@ -1,8 +1,10 @@
 -- The step data: what the records are, what is left out of training, and what is held out. The records go to
 -- data/train.jsonl and data/held_out.jsonl as they are written; data/left_out.jsonl says why others do not.
 
+local analyze = require "qeng.plan.analyze"
 local data = require "qeng.data"
 local hub = require "qeng.hub"
+local imported = require "qeng.wizard.imported"
 local languages = require "qeng.wizard.languages"
 local look = require "qeng.wizard.look"
 local progress = require "qeng.console.progress"
@@ -49,11 +51,30 @@ local function tell(run, found)
   run:say("languages, roughly (by script and the commonest words): " .. languages.shares(found.languages))
 end
 
--- Asks for the data until they can be read. Returns their files, what was found, and what tells them from others.
+-- The files of records as JSON: those that are, and one of the others' records.
+local function as_json(run, paths)
+  local list, others = {}, {}
+  for _, path in ipairs(paths) do
+    if analyze.is_packets(path) then
+      q.error("unsupported", ("%s: holds tokens of some model, not records: give what it was made of, or train with "
+        .. "recipes/lora_qwen.lua --data"):format(path))
+    end
+    local to = records.is_json(path) and list or others
+    to[#to + 1] = path
+  end
+  if #others > 0 then
+    list[#list + 1] = imported(others, run:at "imported")
+    run:say(("%s: records of files that are not JSON, as JSON"):format(list[#list]))
+  end
+  return list
+end
+
+-- Asks for the data until they can be read. Returns the files given, those of records as JSON, what was
+-- found, and what tells the files from others.
 local function choose(run)
-  local paths, found, digest
+  local paths, texts, found, digest
   run:ask {
-    name = "data", text = "Which records? A file (JSONL or a JSON array), a folder or a dataset on the hub.",
+    name = "data", text = "Which records? A file (JSONL, JSON, Parquet, CSV, text), a folder or a dataset on the hub.",
     check = function(given)
       local speak = progress.new()
       paths = data.inputs(hub.resolve_data(given), speak)
@@ -62,7 +83,8 @@ local function choose(run)
         paths[i] = q.fs.real(path) or path
       end
       digest = records.digest(paths)
-      found = look.at(paths, function(count) speak:line(("looking at the records: %d"):format(count)) end)
+      texts = as_json(run, paths)
+      found = look.at(texts, function(count) speak:line(("looking at the records: %d"):format(count)) end)
       speak:finish()
       if found.good < fewest then
         local _, reasons = listed(found.reasons)
@@ -72,7 +94,7 @@ local function choose(run)
       end
     end,
   }
-  return paths, found, digest
+  return paths, texts, found, digest
 end
 
 -- How many records to hold out.
@@ -105,7 +127,7 @@ end
 
 function step.check(run)
   run:note "seed"
-  local paths, found, digest = choose(run)
+  local paths, texts, found, digest = choose(run)
   tell(run, found)
   local drops = true
   if found.duplicates > 0 then
@@ -125,9 +147,9 @@ function step.check(run)
   }
   q.fs.remove(run:at "data")
   q.fs.mkdir(run:at "data")
-  run:leave "data"
+  run:leave("data", "imported")
   local held = look.draw(found.count, function(i) return found.fate[i] == true end, count, run.opt.seed)
-  local counts, said = write(run, paths, found, drops, held), 0
+  local counts, said = write(run, texts, found, drops, held), 0
   for _, bytes in ipairs(found.bytes) do said = said + bytes end
   run:say(("%s: %d records to train on, %d held out, %d left out"):format(run:at "data", counts.train, counts.held_out,
     counts.left_out))

@@ -1,6 +1,7 @@
 -- From data to a model that is served, in steps (recipes/wizard.lua). A run has a folder:
 --
 --   steps/01-data.json ...   a step that is done: its answers, and what it found
+--   imported/                records of files that are not JSON
 --   data/, packets/          records as text, and as the model's tokens; those that are held out apart
 --   train/                   as recipes/lora_qwen.lua leaves it
 --   answers-before.jsonl, answers-after.jsonl, merged/, model-TYPE.gguf
@@ -40,7 +41,8 @@ options.set("wizard", {
   { "try", false, "at the end, ask the model one held-out question" },
   { "until", nil, "end after this step", choices = wizard.steps },
   { "redo", nil, "begin again at this step; what was there is moved to earlier-N/", choices = wizard.steps },
-  { "data", nil, "records: JSONL or a JSON array, a folder or pattern of such files, or a dataset on the hub",
+  { "data", nil, "records: JSONL, JSON, Parquet, CSV, TSV or text, also packed; a folder or pattern of files, or a "
+    .. "dataset on the hub",
     kind = "input" },
   { "duplicates", nil, "what becomes of records that say what one before them says", choices = { "drop", "keep" } },
   { "held_out", 0, "records that are not trained on, for the evaluation", min = 0 },

@@ -18,9 +18,20 @@ function records.digest(paths)
   return hash
 end
 
-local function refuse_form(path)
-  q.error("unsupported", ("%s: the wizard reads JSONL and JSON arrays, uncompressed; recipes/lora_qwen.lua --data "
-    .. "trains on this file as it is"):format(path))
+-- The first character that is no white space.
+local function first_of(file)
+  local head = file:read(4096) or ""
+  file:seek("set", 0)
+  return head:gsub("^\239\187\191", ""):match "^%s*(.?)"
+end
+
+-- Whether a file begins as JSONL or a JSON array does.
+function records.is_json(path)
+  local file, why = io.open(path, "rb")
+  if not file then q.error("io", why) end
+  local first = first_of(file)
+  file:close()
+  return first == "{" or first == "["
 end
 
 -- The texts of the elements of a JSON array, which was found to be one, each as a line. The order of keys and how
@@ -54,14 +65,8 @@ end
 local function texts_of(path)
   local file, why = io.open(path, "rb")
   if not file then q.error("io", why) end
-  local head = (file:read(4096) or ""):gsub("^\239\187\191", ""):match "^%s*(.?)"
-  file:seek("set", 0)
-  if head ~= "{" and head ~= "[" then
-    file:close()
-    refuse_form(path)
-  end
   local number, list = 0, nil
-  if head == "[" then
+  if first_of(file) == "[" then
     local text = file:read "*a"
     local fine, problem = pcall(q.json.decode, text)
     if not fine then q.error("format", ("%s: %s"):format(path, problem.message)) end
