@@ -96,7 +96,7 @@ grep -q 'a.jsonl is there, and is not a conversation that was saved: give anothe
 [ "$(grep -c 'saved to talk.jsonl' log)" = 2 ] || fail "chat does not save twice: $(cat log)"
 for recipe in "$root"/recipes/*.lua; do  # whoever writes to a path that is named asks before writing over something else
   help=$("$QENG" "$recipe" --help)
-  ! grep -qE -- '--(out|output|write) ?' <<< "$help" || grep -q -- --overwrite <<< "$help" || fail "$recipe has no --overwrite"
+  ! grep -qE -- '--(out|output|write) ?' <<< "$help" || grep -qE -- '--(overwrite|redo)' <<< "$help" || fail "$recipe has no --overwrite"
 done
 
 # ---- training: what it reads, a stopped run, a run that goes on, the run after

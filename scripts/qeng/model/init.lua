@@ -245,13 +245,13 @@ end
 
 -- Hidden states [t, hidden] of one document, a text or a list of token ids, or of documents that q.pack put together.
 function Model:hidden(input)
-  if type(input) == "table" and input.cu_q then return hidden_of(self, input) end
+  if type(input) == "table" and input.cu_q then return (hidden_of(self, input)) end
   local ids = look.ids(self, input)
   local positions = {}
   for i = 1, #ids do positions[i] = i - 1 end
   local seq = { positions = q.tensor(positions, "i32"), cu_q = q.tensor({ 0, #ids }, "i32") }
   seq.rope, seq.rope_local = self:rope(#ids)
-  return self.forward(q.tensor(ids, "i32"), seq)
+  return (self.forward(q.tensor(ids, "i32"), seq))
 end
 
 -- Logits [t, vocab] in f32 of one document. Those of a text tell their tokens (Tensor:top).
