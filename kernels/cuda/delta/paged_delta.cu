@@ -183,6 +183,7 @@ __device__ void run_sequence(const Delta<T>& op, const DeltaPages& pages, const 
   using Half = ScanHalf<Form, kTiles, kFloats>;
   using Stage = ScanStage<Form>;
   constexpr int kParts = Form::kParts;
+  static_assert(Form::kHalves == 1);  // or each would need a barrier of its own
   const ScanPlace<Form> place(op);
   const DeltaSequence sequence(op, pages, number);
   const Half own{reinterpret_cast<bf16*>(shared_memory() + place.half * Half::kBytes)};
@@ -266,7 +267,7 @@ __device__ void run_sequence(const Delta<T>& op, const DeltaPages& pages, const 
           });
           delta_tile.put(0, first, x);
         }
-        ptx::barrier_sync(kRole + place.half, kScanWarps * kWarp);
+        ptx::barrier_sync(kRole, kScanWarps * kWarp);
       }
       Sums16 weighed;
       each_sum([&](int n, int i, int column, int down) {
