@@ -44,9 +44,10 @@ end
 
 -- opt:
 --   kv            dtype of keys and values, by default the model's; recurrent states are f32
---   page_tokens   tokens in a page (16; for a model that keeps snapshots, see model/snapshots.lua, all of a sequence)
+--   page_tokens   tokens in a page (16; of a model that keeps recurrent states, what model/snapshots.lua and
+--                 model/delta_pages.lua say)
 --   pages, or memory   the cache's size, as pages or as bytes of its sequences' state; by default what max_batch
---                 sequences of up to 4096 tokens need
+--                 sequences of up to 4096 tokens need, or if the model keeps recurrent states, up to 16 of them
 --   max_batch     the most sequences in a step (64)
 --   chunk         tokens of prompts in a step (256)
 --   context       the most tokens of a sequence (the model's positions)
@@ -70,7 +71,8 @@ function engine.new(model, opt)
   local kv, page_tokens = opt.kv or model.dtype, positive(opt, "page_tokens", paged.page_tokens(model, self.context))
   local pages = opt.pages
   if opt.memory then pages = math.floor(opt.memory / paged.page_bytes(model, kv, page_tokens)) end
-  pages = pages or self.max_batch * math.ceil(math.min(self.context, 4096) / page_tokens)
+  local counted = paged.keeps_states(model) and math.min(self.max_batch, 16) or self.max_batch
+  pages = pages or counted * math.ceil(math.min(self.context, 4096) / page_tokens)
   if pages < 1 then
     q.error("value", ("engine: %d bytes of memory hold no page of %d tokens"):format(opt.memory or 0, page_tokens))
   end

@@ -101,6 +101,14 @@ function paged.page_tokens(model, context)
   return tokens or 16
 end
 
+-- Whether a page is as large as a sequence's keys and values, or larger.
+function paged.keeps_states(model)
+  for _, kind in ipairs(model.states) do
+    if kind.page then return true end
+  end
+  return false
+end
+
 -- Pages of a sequence of so many tokens, if nothing else is asked for.
 function paged.pages(model, tokens) return math.ceil(tokens / paged.page_tokens(model, tokens)) end
 

@@ -8,8 +8,9 @@ local delta_pages = {}
 
 local chunk = 64  -- kDeltaChunk
 
--- A page's state is as large as hundreds of tokens' keys and values. So the longest sequence has so many.
-local most_pages = 16
+-- A page's state is as large as hundreds of tokens' keys and values. So a page holds so many tokens, or of short
+-- sequences a quarter.
+local most_tokens = 1024
 
 local Kind, Pages = {}, {}
 Kind.__index, Pages.__index = Kind, Pages
@@ -24,7 +25,7 @@ end
 function Kind:bytes(tokens, shape) return 4 * (self.state + self.rows) * math.ceil(tokens / shape.page_tokens) end
 
 -- Tokens of a page, if nothing else is asked for.
-function Kind:page(context) return chunk * math.ceil(context / (chunk * most_pages)) end
+function Kind:page(context) return math.min(most_tokens, chunk * math.ceil(context / (4 * chunk))) end
 
 function Kind:open(shape)
   if shape.page_tokens % chunk ~= 0 then
