@@ -38,7 +38,7 @@ if opt.model == "" then
   if not opt.__given.dtype then opt.dtype = "f32" end
   if not opt.__given.lr then opt.lr = 3e-3 end
 end
-q.device { device = opt.device, threads = opt.threads }
+q.use_device(opt)
 local tokenizer, speak, began = q.tokenizer(opt.model), progress.new(), q.time()
 opt.pad_token = tokenizer:id "<|endoftext|>"
 opt.data = q.packets(opt.data, { tokenizer = tokenizer, template = opt.template, template_args = opt.template_args,

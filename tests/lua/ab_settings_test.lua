@@ -56,6 +56,12 @@ assert(compare("pad=true,rows=2", "rows=2").a.full < 1)
 assert(not close("dtype=f32", "dtype=bf16").equal)
 assert(not compare("dtype=f32", "dtype=bf16", { bound = 1e-7 }).within)
 
+-- A loss that is a little wrong is beyond the bound.
+local cross_entropy = q.losses.cross_entropy
+q.losses.cross_entropy = function(logits, targets) return cross_entropy(logits, targets, { sum = true, z = 1e-4 }) end
+assert(not compare("head=logits", "").within)
+q.losses.cross_entropy = cross_entropy
+
 -- ---- what differs by design is refused, unless only costs are compared
 scratch.refused("row_tokens: other batches, so that step 1 trains on other documents", compare, "row_tokens=128", "")
 scratch.refused("optim: another way to learn", compare, "optim=lion", "optim=adamw")

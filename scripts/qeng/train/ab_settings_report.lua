@@ -16,6 +16,9 @@ local function rate(n) return n >= 1e4 and ("%.1f k"):format(n / 1e3) or ("%.0f"
 function report.verdict(found)
   if found.design then return "differ by design" end
   if found.equal then return "equal to the bit" end
+  if found.loss <= found.bound and not found.within then
+    return ("parameters %.1e, BEYOND %.0e"):format(found.parameters, found.parameters_bound)
+  end
   return ("%.1e, %s %.0e"):format(found.loss, found.within and "within" or "BEYOND", found.bound)
 end
 
