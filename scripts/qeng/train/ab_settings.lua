@@ -110,12 +110,26 @@ end
 --               bf16 a mean over tokens evens out most: 10.
 --   parameters  AdamW divides a gradient by its own size, so an element whose gradient is mere rounding moves by the
 --               whole rate; an adapter's B begins at 0 and consists of such moves.
-ab_settings.bounds = { f32 = { loss = 1e-4, parameters = 1e-2 }, bf16 = { loss = 2e-2, parameters = 0.5 } }
+-- With experts, a rounding sends a token to another one, and its loss changes by its own size: ten of a thousand such
+-- tokens are 1e-2, which is added.
+ab_settings.bounds = { f32 = { loss = 1e-4, parameters = 1e-2 }, bf16 = { loss = 2e-2, parameters = 0.5 },
+  experts = { loss = 1e-2, parameters = 0.2 } }
+
+-- Sets the bounds, and whether what differs is within them.
+local function judge(found, model, bound)
+  local bounds, more = ab_settings.bounds[found.dtype], { loss = 0, parameters = 0 }
+  found.experts = model.config.experts ~= nil
+  if found.experts then more = ab_settings.bounds.experts end
+  local loss, parameters = bounds.loss + more.loss, bounds.parameters + more.parameters
+  found.bound = bound or loss
+  found.parameters_bound = parameters * found.bound / loss
+  found.within = found.loss <= found.bound and found.parameters <= found.parameters_bound
+end
 
 -- given: model (a path), model_file, data, pad_token, a and b (settings), steps, turn (steps), costs (true: also where
 -- losses differ by design), bound (of losses; nil: by dtype), speak(step), and for both sides options of the set
 -- "settings". Returns a and b (costs), speedup (of b over a: the median over steps), and what differs, with dtype,
--- bound, parameters_bound and within; or design, why losses are not compared.
+-- experts, bound, parameters_bound and within; or design, why losses are not compared.
 function ab_settings.compare(given)
   collectgarbage()
   collectgarbage()  -- the models of a comparison before this one
@@ -142,10 +156,7 @@ function ab_settings.compare(given)
   if not design then
     for name, value in pairs(differences(a, b)) do found[name] = value end
     found.dtype = (a.model.dtype == "bf16" or b.model.dtype == "bf16") and "bf16" or "f32"
-    local bounds = ab_settings.bounds[found.dtype]
-    found.bound = given.bound or bounds.loss
-    found.parameters_bound = bounds.parameters * found.bound / bounds.loss
-    found.within = found.loss <= found.bound and found.parameters <= found.parameters_bound
+    judge(found, b.model, given.bound)
   end
   a:finish()
   b:finish()

@@ -32,8 +32,9 @@ local function sentence(found)
     or ("Losses and gradient norms of %d steps are equal to the bit, trained parameters are not."):format(found.steps)
   return where .. ("\nLargest relative differences: loss %.2g, gradient norm %.2g, a trained tensor %.2g.\n%s"):format(
     found.loss, found.norm, found.parameters,
-    ("%s what rounding in %s explains: %.0e for losses, %.0e for parameters."):format(
-      found.within and "Within" or "BEYOND", found.dtype, found.bound, found.parameters_bound))
+    ("%s what rounding in %s explains%s: %.0e for losses, %.0e for parameters."):format(
+      found.within and "Within" or "BEYOND", found.dtype,
+      found.experts and ", which may send tokens to other experts" or "", found.bound, found.parameters_bound))
 end
 
 local function costs_table(found)

@@ -4,6 +4,7 @@
 --   pad      each document in a row of its own instead of packed rows (train/padded.lua)
 --   head     fused, or logits: the loss from the logits of all tokens, by tensor algebra
 --   kernels  fused, or algebra: norms and SwiGLU by tensor algebra
+-- The loss is that of the tokens; none balances experts.
 
 local feed = require "qeng.train.feed"
 local mode = require "qeng.train.mode"
@@ -137,7 +138,7 @@ local function loaded(self)
   local model = models.load(given.model, { model_file = given.model_file, dtype = opt.dtype,
     writable = opt.mode == "full", weights = opt.weights, host_budget = opt.host_budget,
     stream_keep = opt.stream_keep })
-  model.recompute = opt.recompute
+  model.recompute, model.router_aux_loss = opt.recompute, 0
   if opt.head == "logits" then model.loss = loss_of_logits end
   opt.adapter, opt.rank_pattern, opt.alpha_pattern = "", {}, {}
   mode.set(model, opt)
