@@ -47,6 +47,7 @@ SMALL = {  # a part of a command: what is added to it, so that it takes seconds
     "recipes/train_tokenizer.lua": "--vocab 300",
     "recipes/plan.lua": "--row-tokens 64",
     "recipes/ab_pipeline.lua": "--steps 20 --seeds 3 --records 1000 --row-tokens 128 --rows 1",
+    "recipes/ab_settings.lua": "--steps 3 --row-tokens 128",
     "recipes/onebit_compare.lua": "--methods frozen,7 --lrs 1e-2 --seeds 1 --steps 10 --rows 2 --tokens 16 --hidden 32 "
                                   "--layers 1 --heads 2 --ffn 32",
     "recipes/onebit_pretrain.lua": "--steps 2 --hidden 32 --layers 1 --heads 2 --ffn 32 --row-tokens 64",

@@ -1,7 +1,8 @@
 -- One run of the campaign train_kills.sh: full training of a small model on packets of three sources and two
--- destinations, by a curriculum, with CRC-Drop. With ONEBIT it is one of `ways` below: a model of one-bit weights that
--- learns in phases, or a model that becomes one.
+-- destinations, by a curriculum, with CRC-Drop. With HYBRID the model is one of gated delta nets (Qwen3.5). With ONEBIT
+-- it is one of `phased` below: a model of one-bit weights that learns in phases, or a model that becomes one.
 --   qeng train_kills.lua MODEL DATA OUT
+package.path = arg[0]:match "^(.*/)" .. "../lua/?.lua;" .. package.path
 local q = require "qeng"
 local from, data, out = assert(arg[1], "usage: train_kills.lua MODEL DATA OUT"), arg[2], arg[3]
 local steps, onebit = tonumber(os.getenv "STEPS" or 120), os.getenv "ONEBIT"
@@ -42,6 +43,8 @@ if onebit then
     phased[onebit].steps = 10
     bits = q.phases(model, phased[onebit])
   end
+elseif os.getenv "HYBRID" then
+  model = require("hybrid_model").fresh { vocab_size = 300 }:full()
 else
   model = q.load(from, { writable = true }):full()
 end

@@ -64,6 +64,10 @@ expect 0 'goes on where its input is mended' timeout 120 "$qeng" tests/lua/progr
 expect 0 'streamed to the device: the bits of a resident model' timeout 120 "$qeng" tests/lua/stream_device.lua cuda
 expect 0 'streamed by layer, recomputed: the bits' timeout 120 "$qeng" tests/lua/onebit_stream_test.lua cuda
 
+settings=(timeout 120 "$qeng" recipes/ab_settings.lua --steps 2 --row-tokens 128 --rank 2 --out "$dir/settings")
+expect 0 'Equal to the bit: losses, gradient norms and trained parameters' "${settings[@]}" --device cuda --a recompute=true,eager=true
+expect 0 'Within what rounding in f32 explains' "${settings[@]}" --a device=cpu --b device=cuda
+
 for i in $(seq 90); do echo "line $i of a text that says little: $((i * i))."; done >"$dir/text.txt"
 expect 0 '^\| counter of 8 levels, q 0.15, friction 0.2 \| 3 bits \| 0.01 (\(edge\) )?\| [0-9.]+ \| ' timeout 120 "$qeng" recipes/onebit_compare.lua --data "$dir/text.txt" \
   --out "$dir/compare" --methods latent,7 --lrs 1e-2 --seeds 1 --steps 10 --rows 2 --tokens 16 --hidden 32 --layers 1 --heads 2 --ffn 32 --device cuda

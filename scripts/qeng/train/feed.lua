@@ -17,6 +17,16 @@ function feed.new(opt)
   } }, Feed)
 end
 
+-- The documents of the first steps of a run: a list of micro-batches for each step, as Batch:documents tells them.
+function feed.documents(opt, steps)
+  local batches, list = feed.new(opt).batches, {}
+  for step = 1, steps do
+    list[step] = {}
+    for i = 1, opt.accumulate do list[step][i] = batches:next():documents() end
+  end
+  return list
+end
+
 -- Where the batches stand after the last step that was taken.
 function Feed:state() return self.position or self.batches:state() end
 

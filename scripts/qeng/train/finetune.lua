@@ -5,6 +5,7 @@ local checkpoint = require "qeng.train.checkpoint"
 local data = require "qeng.data"
 local estimates = require "qeng.train.estimates"
 local hub = require "qeng.hub"
+local mode = require "qeng.train.mode"
 local models = require "qeng.model"
 local names = require "qeng.gguf.names"
 local new_tokens = require "qeng.model.new_tokens"
@@ -77,26 +78,6 @@ options.set("finetune", {
 
 -- Options that say how a new adapter is made. They make no sense with --adapter.
 local of_new_adapters = { "rank", "alpha", "rslora", "targets", "rank_pattern", "alpha_pattern", "dora" }
-
--- Sets what is trained: every weight, a new adapter, or the adapter of opt.adapter.
-local function prepare_mode(model, opt)
-  if opt.mode == "full" then return model:full() end
-  if opt.adapter == "" then
-    return model:lora {
-      rank = opt.rank, alpha = opt.alpha > 0 and opt.alpha or nil, rslora = opt.rslora, dropout = opt.dropout,
-      targets = #opt.targets > 0 and opt.targets or nil, ranks = opt.rank_pattern, alphas = opt.alpha_pattern,
-      dora = opt.dora, seed = opt.seed,
-    }
-  end
-  model:load_adapter(opt.adapter)
-  local adapter = model.adapter
-  adapter.dropout = opt.dropout
-  for _, layer in ipairs(model.linears) do
-    if layer.lora then layer.lora.dropout = opt.dropout end
-  end
-  io.stderr:write(("going on from %s: rank %d, alpha %g, %d parameters of %s\n"):format(opt.adapter, adapter.rank,
-    adapter.alpha, #adapter.parameters, table.concat(adapter.targets, ", ")))
-end
 
 local function check_adapter(opt)
   if opt.adapter == "" then return end
@@ -224,7 +205,7 @@ return function(opt, hooks)
   end
   local file = place:data(opt.data, reading())
   local eval_data = opt.eval_data ~= "" and data.open(opt.eval_data, reading(opt.out .. "/eval.qubgpu")) or nil
-  prepare_mode(model, opt)
+  mode.set(model, opt)
   if opt.mode ~= "full" and (added or opt.train_embeddings) then new_tokens.train_embeddings(model) end
   model.neftune = opt.neftune > 0 and opt.neftune or nil
   prepare_router(model, opt)

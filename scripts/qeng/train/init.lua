@@ -35,13 +35,11 @@
 -- and has a program of its own. A step updates (and decays) what an addressed token of it reached. The loss is divided
 -- by the trained tokens of the whole step, whatever their destination, so every token weighs the same.
 
-require "qeng.train.adamw"
-local optim = require "qeng.optim"
+local optimizers = require "qeng.train.optimizers"
 local pass = require "qeng.train.pass"
 local q = require "qeng.core"
 local route = require "qeng.train.route"
 local runs = require "qeng.train.run"
-local schedule = require "qeng.train.schedule"
 
 -- In addition to those of q.run.
 local defaults = { lr = 2e-4, schedule = "cosine", warmup = 0, decay = 0, clip = 1.0, scale_rate = 0.3,
@@ -51,18 +49,7 @@ return function(given)
   local run = runs.new(given, defaults)
   local opt = run.opt
   local routing = route.plan(run.model, run.plan.destinations)
-  local make = optim[opt.optim]
-  if type(make) ~= "function" or opt.optim == "define" then
-    q.error("value", ("q.train: there is no optimizer %s in q.optim"):format(tostring(opt.optim)))
-  end
-  if routing and opt.optim ~= "adamw" then
-    q.error("unsupported", "addressed packets update a part of the parameters in a step, which only adamw does")
-  end
-  local optimizer = make(run.parameters, {
-    lr = schedule.make(opt.schedule, opt.lr, run.total, { warmup = opt.warmup, floor = opt.lr_floor }),
-    decay = opt.decay, beta1 = opt.beta1, beta2 = opt.beta2, eps = opt.eps, rates = { scales = opt.scale_rate },
-    groups = routing and routing.groups, allow_unused = opt.allow_unused or opt.bits and opt.bits.waits,
-  })
+  local optimizer = optimizers.new(run, routing)
   run.optimizer = optimizer
   local passes = pass.new(run, routing)
   function run.at_end()

@@ -1,0 +1,25 @@
+-- What a run trains, as the options of the set "finetune" say it.
+
+local mode = {}
+
+-- Sets what is trained: every weight, a new adapter, or the adapter of opt.adapter.
+function mode.set(model, opt)
+  if opt.mode == "full" then return model:full() end
+  if opt.adapter == "" then
+    return model:lora {
+      rank = opt.rank, alpha = opt.alpha > 0 and opt.alpha or nil, rslora = opt.rslora, dropout = opt.dropout,
+      targets = #opt.targets > 0 and opt.targets or nil, ranks = opt.rank_pattern, alphas = opt.alpha_pattern,
+      dora = opt.dora, seed = opt.seed,
+    }
+  end
+  model:load_adapter(opt.adapter)
+  local adapter = model.adapter
+  adapter.dropout = opt.dropout
+  for _, layer in ipairs(model.linears) do
+    if layer.lora then layer.lora.dropout = opt.dropout end
+  end
+  io.stderr:write(("going on from %s: rank %d, alpha %g, %d parameters of %s\n"):format(opt.adapter, adapter.rank,
+    adapter.alpha, #adapter.parameters, table.concat(adapter.targets, ", ")))
+end
+
+return mode
