@@ -10,7 +10,7 @@ local q = require "qeng.core"
 
 local ab_settings = {}
 
--- The seed's table of speed-ups, one at a time: what is named, and the settings of both sides.
+-- Usual speed-ups, one at a time: what is named, and the settings of both sides.
 ab_settings.table = {
   { "padding-free packing", "pad=true", "pad=false" },
   { "loss fused with the head", "head=logits", "head=fused" },
