@@ -5,7 +5,7 @@ local pays = {}
 local Pays = {}
 Pays.__index = Pays
 
-local first_turns = 6      -- steps of each at the start, of which the first two capture programs and do not count
+local first_turns = 6  -- steps of each at the start, of which the first two capture programs and do not count
 local pause, again = 96, 4  -- so many steps of the better one, then of the other; the first two do not count
 
 function pays.new() return setmetatable({ sizes = {} }, Pays) end

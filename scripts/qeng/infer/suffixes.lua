@@ -6,9 +6,9 @@ local suffixes = {}
 local Suffixes = {}
 Suffixes.__index = Suffixes
 
-local most_nodes = 2 ^ 18   -- occurrences that are kept; with more all are forgotten
-local most_looked_at = 24   -- of one end, the latest first
-local longest = 32          -- tokens of an end that count
+local most_nodes = 2 ^ 18  -- occurrences that are kept; with more all are forgotten
+local most_looked_at = 24  -- of one end, the latest first
+local longest = 32  -- tokens of an end that count
 
 function suffixes.new() return setmetatable({ last = {}, lists = {}, ends = {}, before = {}, count = 0 }, Suffixes) end
 
