@@ -151,8 +151,9 @@ int64_t ceil_div(int64_t n, int64_t size) { return (n + size - 1) / size; }
 
 // The pieces of c, each of `rows` rows and `columns` columns but the last. What oneDNN 2.6 does best on one thread, in
 // time against that of the whole product:
-// - Rows of c alone if there are enough: 1.00 for 256 of them, 1.05 for 128, which many threads need. A row's bits do
-//   not depend on how many are computed with it.
+// - Rows of c alone if there are enough, of bf16: 1.00 for 256 of them, 1.05 for 128, which many threads need. A row's
+//   bits do not depend on how many are computed with it. Of f32, tiles are as fast, and twice as fast where b has 3072
+//   columns, with which its kernel for whole rows is slow.
 // - Columns, where they are rows of b and k is not too small: 0.95 to 1.03. oneDNN's best kernel wants a dense c, so
 //   that a piece is computed beside it and copied.
 // - Any tiles otherwise, by its kernel for strided operands: 0.8 to 1.1.
@@ -168,7 +169,7 @@ struct Grid {
     const double flops = 2.0 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k);
     if (flops < 2 * kLeastFlops) return;
     const auto worth = static_cast<int64_t>(std::clamp(flops / kEnoughFlops, 2.0, 1e6));
-    if (!s.trans_a && s.m >= kMost && s.n < 8 * s.m) {
+    if (s.in != DType::f32 && !s.trans_a && s.m >= kMost && s.n < 8 * s.m) {
       const int64_t wanted = std::min<int64_t>(worth, threads > kManyThreads ? 2 * threads : kManyThreads);
       rows = equal(s.m, std::clamp(ceil_div(s.m, wanted), kLeastRows, kMost));
       return;
