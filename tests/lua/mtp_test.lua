@@ -89,6 +89,12 @@ for _, of in ipairs { model, with_model } do
     assert(off < 1e-4, ("the gradient of %s is off by %g in a packed row"):format(name, off))
   end
 end
+do
+  local function second_loss() return select(4, with_model:loss(singles[4]))[2] end
+  local captured, loss = q.capture(second_loss)
+  captured:run()
+  assert(loss:item() == second_loss():item(), "a captured loss is another one")
+end
 assert(#model:trainable() == #head.parameters and #with_model:trainable() == #with_model.parameters + #head.parameters)
 
 -- ---- folders: kept by save, by LoRA and merge; taken off

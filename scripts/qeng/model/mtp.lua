@@ -118,14 +118,21 @@ local function next_of(x)
   return x:slice(1, 1, rows):pad(1, 0, 1)
 end
 
+-- [rows, 1] i32: 1 where a row's successor is of the same document, else 0. (A captured program has no cast to i32.)
+local function same_document(positions)
+  local goes_on = next_of(positions):gt(0):unsqueeze(2) * 1
+  return q.concat({ q.zeros(goes_on:shape()), goes_on }, 2):argmax(2):unsqueeze(2)
+end
+
 -- The losses [1] of the first, second .. token after next, self.depth of them, and nll [t] of the first's: weight times
 -- micro_batch.scale times the sum of nll, of targets of the same document. hidden: what the head reads of the batch.
 function Head:losses(hidden, batch, seq, weight)
   local tokens, targets, losses, first = batch.tokens, batch.targets, {}, nil
-  local goes_on, scale = next_of(batch.positions):gt(0), (batch.scale * weight):compute()
+  local same, scale = same_document(batch.positions), (batch.scale * weight):compute()
+  local none = q.zeros({ targets:elements(), 1 }, "i32"):fill(-1)
   for step = 1, self.depth do
     tokens = next_of(tokens)
-    targets = q.where(goes_on, next_of(targets), -1):to "i32"
+    targets = q.concat({ none, next_of(targets):unsqueeze(2) }, 2):gather(2, same):reshape { targets:elements() }
     hidden = q.block("mtp", self.forward, self, hidden, tokens, seq)
     local loss, nll = q.block("mtp", q.lm_head_loss, hidden, self.head, targets, scale,
       { softcap = self.config.logit_softcap })
