@@ -14,15 +14,13 @@ local Head = {}
 
 -- ---------------------------------------------------------------- where its parameters come from
 
--- Those of the model's folder, or GGUF file.
-local function of_folder(model, writable)
-  if model.draft_source then return model.draft_source end
-  local file = model.kept.file
+-- Those of an open file.
+local function of_file(model, file, path, writable)
   return function(name, shape)
     local half_of
     name, shape, half_of = experts.fused(file, name, shape)
     if not file:info(name) then
-      q.error("format", ("%s: tensor %s is missing: the head that drafts tokens is not whole"):format(model.dir, name))
+      q.error("format", ("%s: tensor %s is missing: the head that drafts tokens is not whole"):format(path, name))
     end
     local tensor = file:tensor(name, {
       dtype = model.dtype, shape = shape, copy = writable and not half_of, label = "weights",
@@ -58,11 +56,22 @@ local function has_own(model)
   return model.draft_source ~= nil or left and left.file:info "mtp.fc.weight" ~= nil
 end
 
+-- The path of the head in a folder that Model:save_adapter wrote: PEFT's format has no place for it.
+function mtp.beside(dir) return dir .. "/mtp.safetensors" end
+
+local function source_of(model, from, opt)
+  if from == "layer" then return of_layer(model, opt.seed or 0) end
+  if from == "folder" then
+    return model.draft_source or of_file(model, model.kept.file, model.dir, opt.writable)
+  end
+  return of_file(model, q.weights.open(mtp.beside(from)), from, opt.writable)
+end
+
 -- ---------------------------------------------------------------- the head
 
--- Gives the model a head. opt: from ("folder", its own; "layer", a new one; by default its own if it has one), writable
--- (it will be trained), input ("post": h is the hidden state behind the model's last norm, as released heads have it;
--- "pre": before), seed.
+-- Gives the model a head. opt: from ("folder", its own; "layer", a new one; by default its own if it has one; else the
+-- folder of an adapter that it was trained beside), writable (it will be trained), input ("post": h is the hidden state
+-- behind the model's last norm, as released heads have it; "pre": before), seed.
 function mtp.attach(model, opt)
   opt = opt or {}
   local from = opt.from or has_own(model) and "folder" or "layer"
@@ -82,8 +91,7 @@ function mtp.attach(model, opt)
   local head = setmetatable({
     parameters = {}, linears = {}, states = {}, places = {}, input = input, weight = 0, depth = 1,
   }, { __index = function(_, key) return Head[key] or model[key] end })
-  local source = from == "folder" and of_folder(model, opt.writable) or of_layer(model, opt.seed or 0)
-  local p = nn.params(head, source, "mtp.")
+  local p = nn.params(head, source_of(model, from, opt), "mtp.")
   head.of_token = p:norm("pre_fc_norm_embedding", c.hidden, c.eps, c.plus_one)
   head.of_hidden = p:norm("pre_fc_norm_hidden", c.hidden, c.eps, c.plus_one)
   head.fc = p:linear("fc", c.hidden, 2 * c.hidden)
@@ -93,6 +101,15 @@ function mtp.attach(model, opt)
   model.config_values.mtp_num_hidden_layers = 1
   model.mtp = head
   return head
+end
+
+-- Writes the head into the folder of an adapter.
+function mtp.save(model, dir)
+  local tensors = {}
+  for _, parameter in ipairs(model.mtp.parameters) do
+    for _, part in ipairs(experts.matrices(parameter.name, parameter.tensor)) do tensors[#tensors + 1] = part end
+  end
+  q.safetensors.save(mtp.beside(dir), tensors, { metadata = { format = "pt" } })
 end
 
 -- Takes the head off, also one that the folder has.
