@@ -2347,7 +2347,7 @@ function Model:engine(opt) end
 ---@field context? integer  the most tokens of a sequence
 ---@field remember? boolean  equal beginnings of prompts are computed once
 ---@field draft? Model|"mtp"  a model that guesses ahead, or the model's own head (Model:attach_mtp)
----@field draft_vocab? integer  "mtp": only the first so many tokens are guessed
+---@field draft_vocab? integer|integer[]  "mtp": only the first so many tokens are guessed, or these
 ---@field draft_always? boolean  guess also where it does not pay
 
 ---Many requests at once (scripts/qeng/infer/engine.lua says how they are served).

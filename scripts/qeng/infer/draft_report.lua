@@ -36,6 +36,25 @@ function draft_report.prompts(batches, micro_batch, count, most)
   return prompts
 end
 
+-- The `count` tokens of so many that batches train most often, ascending; of equally frequent ones the first.
+function draft_report.most_frequent(batches, micro_batch, count, vocab)
+  local counts, ids = {}, {}
+  for id = 0, vocab - 1 do counts[id], ids[id + 1] = 0, id end
+  for batch in function() return batches:next() end do
+    batch:load(micro_batch)
+    for _, id in ipairs(micro_batch.targets:table()) do
+      if id >= 0 then counts[id] = counts[id] + 1 end
+    end
+  end
+  table.sort(ids, function(a, b)
+    if counts[a] ~= counts[b] then return counts[a] > counts[b] end
+    return a < b
+  end)
+  for i = #ids, count + 1, -1 do ids[i] = nil end
+  table.sort(ids)
+  return ids
+end
+
 -- Texts of all prompts, tokens a second of the decoding, and the engine's figures.
 local function texts_of(model, prompts, batch, setup, max_tokens)
   setup.max_batch = batch
