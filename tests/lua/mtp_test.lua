@@ -4,6 +4,7 @@ package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 local cases = require "engine_cases"
 local hybrid = require "hybrid_model"
+local pays = require "qeng.infer.pays"
 local scratch = require "scratch"
 local at, refused, said = scratch.at, scratch.refused, scratch.said
 
@@ -180,4 +181,23 @@ for seed, each in ipairs(drafting) do
   guessed, right = guessed + found.guessed, right + found.accepted
 end
 assert(guessed > right and right > 0, ("%d of %d guesses right"):format(right, guessed))
+
+-- ---- guessing where it pays: of 4000 steps nearly all go the better way, and what changes is noticed
+do
+  local function share(tokens_of, watch)
+    local guessed_steps, from = 0, 0
+    for step = 1, 4000 do
+      local guesses = watch:guesses(8)
+      if guesses then guessed_steps = guessed_steps + 1 end
+      if step == 3000 then from = guessed_steps end
+      watch:learn(8, guesses and tokens_of(step) or 8, guesses and 1.5 or 1)
+    end
+    return guessed_steps / 4000, guessed_steps - from
+  end
+  local function noisy(mean) return function(step) return mean * (0.5 + step * 0.618034 % 1) end end
+  local better, worse = share(noisy(15), pays.new()), share(noisy(9), pays.new())
+  assert(better > 0.97 and worse < 0.03, ("guesses in %.3f and %.3f of the steps"):format(better, worse))
+  local _, late = share(function(step) return step < 1000 and 9 or 20 end, pays.new())
+  assert(late > 900, ("guesses pay from step 1000 on, and of the last 1000 steps %d have some"):format(late))
+end
 print "mtp: as written out, kept in folders, and its guesses change no text"
