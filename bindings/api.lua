@@ -3210,6 +3210,7 @@ function q.train(opt) end
 ---@field rows? integer
 ---@field accumulate? integer
 ---@field recompute? boolean
+---@field mtp? boolean  with a head that drafts tokens: trained beside, or its guesses in inference
 ---@field eval? boolean
 ---@field context? integer
 ---@field batch? integer

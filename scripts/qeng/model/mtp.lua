@@ -34,14 +34,16 @@ local function of_layer(model, seed)
   local c, by_name = model.config, {}
   for _, parameter in ipairs(model.parameters) do by_name[parameter.name] = parameter.tensor end
   local from = ("%slayers.%d."):format(model.body or "model.", model.draft_layer)
-  local function kept_as(make)
-    return q.no_grad(q.scope, function() return q.keep(make():to(model.dtype):clone():label "weights") end)
+  local function kept_as(shape, make)
+    local tensor = q.empty(shape, model.dtype, "weights")
+    q.no_grad(q.scope, function() tensor:copy(make():to(model.dtype)) end)
+    return tensor
   end
   return function(name, shape, plus_one)
     local part = name:match "^mtp%.layers%.0%.(.*)$"
-    if part then return kept_as(function() return by_name[from .. part] end) end
+    if part then return kept_as(shape, function() return by_name[from .. part] end) end
     if name == "mtp.fc.weight" then
-      return kept_as(function()
+      return kept_as(shape, function()
         local rows = q.arange(c.hidden)
         local of_token = q.randn({ c.hidden, c.hidden }, { std = 0.02, seed = seed, subsequence = 1 })
         return q.concat({ of_token, rows:unsqueeze(2):eq(rows) * 1.0 }, 2)
