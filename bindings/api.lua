@@ -2083,6 +2083,8 @@ function q.use_device(opt) end
 ---@field add_tokens? string[]
 ---@field train_embeddings? boolean
 ---@field neftune? number
+---@field mtp? number  the weight of the loss of a head that drafts tokens and is trained beside
+---@field mtp_depth? integer
 ---@field special? "parse"|"text"
 ---@field documents? "paragraph"|"line"|"file"
 ---@field long? "auto"|"split"|"truncate"|"drop"
@@ -2250,7 +2252,8 @@ function Model:full() end
 function Model:trainable() end
 ---Gives the model a head that drafts tokens (MTP): its folder's, or a new one made of its last layer of attention.
 ---The engine guesses with it: model:engine { draft = "mtp" }.
----@param opt? {from?: "folder"|"layer", input?: "post"|"pre", writable?: boolean, seed?: integer}
+---from: also the folder of an adapter that the head was trained beside, which load_adapter attaches.
+---@param opt? {from?: "folder"|"layer"|string, input?: "post"|"pre", writable?: boolean, seed?: integer}
 function Model:attach_mtp(opt) end
 ---Takes that head off, also one that the model's folder has.
 function Model:strip_mtp() end
@@ -2258,7 +2261,7 @@ function Model:strip_mtp() end
 ---@param opt {alone?: boolean, weight?: number, depth?: integer}  weight 0.3; depth: tokens ahead, 1
 ---@return Model self
 function Model:train_mtp(opt) end
----Writes a PEFT adapter folder.
+---Writes a PEFT adapter folder, and mtp.safetensors beside: the head that drafts tokens, if it was trained with it.
 ---@param dir string
 function Model:save_adapter(dir) end
 ---Writes the adapter as a GGUF file, as llama.cpp loads it beside a model.
@@ -2344,7 +2347,7 @@ function Model:engine(opt) end
 ---@field context? integer  the most tokens of a sequence
 ---@field remember? boolean  equal beginnings of prompts are computed once
 ---@field draft? Model|"mtp"  a model that guesses ahead, or the model's own head (Model:attach_mtp)
----@field draft_vocab? integer  "mtp": only the first so many tokens are guessed
+---@field draft_vocab? integer|integer[]  "mtp": only the first so many tokens are guessed, or these
 ---@field draft_always? boolean  guess also where it does not pay
 
 ---Many requests at once (scripts/qeng/infer/engine.lua says how they are served).
@@ -3207,6 +3210,7 @@ function q.train(opt) end
 ---@field rows? integer
 ---@field accumulate? integer
 ---@field recompute? boolean
+---@field mtp? boolean  with a head that drafts tokens: trained beside, or its guesses in inference
 ---@field eval? boolean
 ---@field context? integer
 ---@field batch? integer

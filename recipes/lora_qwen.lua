@@ -23,6 +23,7 @@ end
 local model = q.finetune(opt, { title = "Fine-tuning " .. opt.model .. " on " .. opt.data })
 
 local trained = opt.mode == "full" and "model/" or opt.gguf and "adapter/ (PEFT), adapter.gguf" or "adapter/ (PEFT)"
+if opt.mtp > 0 then trained = trained .. " with its head that drafts tokens" end
 print(("%s: %s, metrics.jsonl, report.html"):format(opt.out, trained))
 if opt.merge and opt.mode == "lora" then
   model:merge():save(opt.out .. "/merged")

@@ -23,7 +23,8 @@ local opt = q.options {
   { "row_tokens", 512, "tokens of a packed row", min = 2 },
   { "eval_share", 0.05, "share of the documents held out, which the guesses are measured on", min = 0.001, max = 0.9 },
   { "prompts", 16, "held-out documents that are gone on from", min = 1 },
-  { "draft_vocab", 0, "guess only the first so many tokens of the vocabulary, 0: all", min = 0 },
+  { "draft_vocab", 0, "guess only so many tokens, the most frequent of --data; their ids go to --out/draft_vocab.json; "
+    .. "0: all", min = 0 },
   "dtype", "device",
 }
 q.use_device(opt)
@@ -40,13 +41,17 @@ model:train_mtp { alone = true, depth = opt.depth }
 local data = q.packets(opt.data, { tokenizer = model.tokenizer, cache_dir = opt.out })
 
 local split = { row_tokens = opt.row_tokens, rows = 1, seed = opt.seed, eval_share = opt.eval_share }
+local info = held_out.batches(data, split):next():info()
+local micro_batch = q.micro_batch(info.tokens, info.max_documents)
+local guessed
+if opt.draft_vocab > 0 then
+  local once = data:batches { row_tokens = opt.row_tokens, seed = opt.seed, eval_share = opt.eval_share, once = true }
+  guessed = draft_report.most_frequent(once, micro_batch, opt.draft_vocab, model.config.vocab)
+  q.fs.write(opt.out .. "/draft_vocab.json", q.json.encode(guessed) .. "\n")
+end
 local function measure(when)
-  local batches = held_out.batches(data, split)
-  local info = batches:next():info()
-  local micro_batch = q.micro_batch(info.tokens, info.max_documents)
   local prompts = draft_report.prompts(held_out.batches(data, split), micro_batch, opt.prompts, 64)
-  local rows = q.no_grad(draft_report.measure, model, prompts,
-    { draft_vocab = opt.draft_vocab > 0 and opt.draft_vocab or nil })
+  local rows = q.no_grad(draft_report.measure, model, prompts, { draft_vocab = guessed })
   print(when .. " " .. table.concat(draft_report.lines(rows), "\n" .. when .. " "))
 end
 measure "before:"

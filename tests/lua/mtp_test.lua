@@ -4,6 +4,7 @@ package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 local cases = require "engine_cases"
 local hybrid = require "hybrid_model"
+local pays = require "qeng.infer.pays"
 local scratch = require "scratch"
 local at, refused, said = scratch.at, scratch.refused, scratch.said
 
@@ -89,6 +90,12 @@ for _, of in ipairs { model, with_model } do
     assert(off < 1e-4, ("the gradient of %s is off by %g in a packed row"):format(name, off))
   end
 end
+do
+  local function second_loss() return select(4, with_model:loss(singles[4]))[2] end
+  local captured, loss = q.capture(second_loss)
+  captured:run()
+  assert(loss:item() == second_loss():item(), "a captured loss is another one")
+end
 assert(#model:trainable() == #head.parameters and #with_model:trainable() == #with_model.parameters + #head.parameters)
 
 -- ---- folders: kept by save, by LoRA and merge; taken off
@@ -152,7 +159,9 @@ do
     end)
   end
   local texts = {}
-  for i, setup in ipairs { {}, { draft = "mtp", draft_always = true }, { draft = "mtp", draft_vocab = 16 } } do
+  local setups = { {}, { draft = "mtp", draft_always = true }, { draft = "mtp", draft_vocab = 16 },
+    { draft = "mtp", draft_always = true, draft_vocab = { 2, 5, 10, 4, 14, 11, 39 } } }
+  for i, setup in ipairs(setups) do
     setup.max_batch = 2
     local engine = learner:engine(setup)
     local r = engine:submit { ids = { unpack(ids, 1, 20) }, max_tokens = 60, temperature = 0, stop_ids = {} }
@@ -162,10 +171,112 @@ do
       assert(engine.steps < 25 and r.accepted > 40, ("%d steps, %d of %d guesses true"):format(engine.steps, r.accepted,
         r.drafted))
     end
+    assert(i < 4 or r.accepted > 20, "guesses of a list of tokens are not mapped back")
     engine:close()
   end
-  assert(texts[1] == texts[2] and texts[1] == texts[3], "guesses changed a text")
+  for i = 2, #texts do assert(texts[i] == texts[1], "guesses changed a text") end
+  refused("draft_vocab[2] is 40; the model has tokens 0 to 39", learner.engine, learner,
+    { draft = "mtp", draft_vocab = { 1, 40 } })
+
+  -- Of a stored head the rows of a list are kept as q8_0.
+  learner:save_gguf(at "stored.gguf", { type = "q8_0" })
+  local _, stored = said(q.load, at "stored.gguf")
+  stored:attach_mtp()
+  local outputs = {}
+  for i, setup in ipairs { {}, { draft = "mtp", draft_always = true, draft_vocab = { 2, 5, 10, 4, 14, 11 } } } do
+    local engine = stored:engine(setup)
+    local r = engine:submit { ids = { unpack(ids, 1, 20) }, max_tokens = 40, temperature = 0, stop_ids = {} }
+    engine:finish()
+    outputs[i] = table.concat(r.output, " ")
+    assert(i == 1 or r.accepted > 5, "no guess of a stored head was right")
+    engine:close()
+  end
+  assert(outputs[1] == outputs[2], "guesses of a stored head changed a text")
 end
+
+-- ---- q.finetune trains it beside an adapter, in whose folder it lies, or beside the whole model
+do
+  local lines = {}
+  for i = 1, 40 do lines[i] = q.json.encode { prompt = "how many? " .. i, completion = ("%d geese"):format(i) } end
+  q.fs.write(at "data.jsonl", table.concat(lines, "\n") .. "\n")
+  local function run(name, more)
+    local opt = { model = "recipes/tiny", data = at "data.jsonl", out = at(name), steps = 4, row_tokens = 64,
+      eval_every = 1, best = true, mtp = 0.3, mtp_depth = 2 }
+    for key, value in pairs(more) do opt[key] = value end
+    return select(2, said(q.finetune, opt))
+  end
+  local function same_heads(a, b)
+    for i, parameter in ipairs(a.mtp.parameters) do
+      if q.quant.squared_error(parameter.tensor, b.mtp.parameters[i].tensor) ~= 0 then return false end
+    end
+    return true
+  end
+  local made, fresh = run("lora", {}), q.load "recipes/tiny"
+  fresh:attach_mtp()
+  assert(not same_heads(made, fresh), "the head has not learned")
+  local again = q.load "recipes/tiny"
+  again:load_adapter(at "lora/adapter")
+  assert(same_heads(made, again), "an adapter's folder keeps the head that was trained beside it")
+  assert(not same_heads(run("further", { adapter = at "lora/adapter" }), made))
+  local whole = run("full", { mode = "full" })
+  again = select(2, said(q.load, at "full/model"))
+  again:attach_mtp { from = "folder" }
+  assert(same_heads(whole, again), "a fully trained model keeps its head")
+end
+
+-- ---- sampled texts too: a guess counts if it is what the request's own random numbers draw
+do
+  local function sampled(setup, count, opt)
+    local engine, list = learner:engine(setup), {}
+    for seed = 1, count do
+      list[seed] = engine:submit { ids = { 1, 2, 5, 10 }, max_tokens = opt.max_tokens, temperature = opt.temperature,
+        seed = seed, stop_ids = {} }
+    end
+    engine:finish()
+    engine:close()
+    return list
+  end
+  local drafts = { draft = "mtp", draft_always = true }
+  for _, temperature in ipairs { 0.5, 1, 2 } do
+    local opt, right = { max_tokens = 40, temperature = temperature }, 0
+    local without, with = sampled({}, 12, opt), sampled(drafts, 12, opt)
+    for seed, r in ipairs(with) do
+      right = right + r.accepted
+      assert(table.concat(r.output, " ") == table.concat(without[seed].output, " "),
+        ("guesses changed the text of seed %d at temperature %g"):format(seed, temperature))
+    end
+    assert(right > 0, "no guess was right")
+  end
+
+  -- The second token, drawn beside a guess of it, has the model's own distribution: Pearson's chi-square over 4000
+  -- seeds, against sums of P(a) P(b | a).
+  local vocab, expected, drawn, guesses, right = learner.config.vocab, {}, {}, 0, 0
+  local function probabilities(ids)
+    local logits = q.no_grad(learner.logits, learner, ids)
+    return (logits:rows(#ids - 1, 1) / 2):softmax():reshape({ vocab }):table()
+  end
+  for b = 1, vocab do expected[b], drawn[b] = 0, 0 end
+  for a, p in ipairs(probabilities { 1, 2, 5, 10 }) do
+    for b, after in ipairs(probabilities { 1, 2, 5, 10, a - 1 }) do expected[b] = expected[b] + 4000 * p * after end
+  end
+  for _, r in ipairs(sampled(drafts, 4000, { max_tokens = 3, temperature = 2 })) do
+    drawn[r.output[2] + 1] = drawn[r.output[2] + 1] + 1
+    guesses, right = guesses + r.drafted, right + r.accepted
+  end
+  local cells, sum, rare, drawn_rare = 0, 0, 0, 0
+  local function add(found, wanted) cells, sum = cells + 1, sum + (found - wanted) ^ 2 / wanted end
+  for b = 1, vocab do
+    if expected[b] >= 5 then add(drawn[b], expected[b])
+    else rare, drawn_rare = rare + expected[b], drawn_rare + drawn[b] end
+  end
+  if rare > 0 then add(drawn_rare, rare) end
+  local freedom = cells - 1
+  -- That of p = 0.001, by Wilson and Hilferty.
+  local most = freedom * (1 - 2 / (9 * freedom) + 3.09 * math.sqrt(2 / (9 * freedom))) ^ 3
+  assert(guesses == 4000 and right > 100 and right < 3900 and freedom > 5 and sum < most,
+    ("chi-square %.1f of %d degrees, %d of %d guesses right"):format(sum, freedom, right, guesses))
+end
+
 local guessed, right = 0, 0
 local drafting = { hybrid.fresh { vocab_size = 320 }, hybrid.fresh { vocab_size = 320 }, cases.model "llama" }
 for seed, each in ipairs(drafting) do
@@ -174,4 +285,23 @@ for seed, each in ipairs(drafting) do
   guessed, right = guessed + found.guessed, right + found.accepted
 end
 assert(guessed > right and right > 0, ("%d of %d guesses right"):format(right, guessed))
+
+-- ---- guessing where it pays: of 4000 steps nearly all go the better way, and what changes is noticed
+do
+  local function share(tokens_of, watch)
+    local guessed_steps, from = 0, 0
+    for step = 1, 4000 do
+      local guesses = watch:guesses(8)
+      if guesses then guessed_steps = guessed_steps + 1 end
+      if step == 3000 then from = guessed_steps end
+      watch:learn(8, guesses and tokens_of(step) or 8, guesses and 1.5 or 1)
+    end
+    return guessed_steps / 4000, guessed_steps - from
+  end
+  local function noisy(mean) return function(step) return mean * (0.5 + step * 0.618034 % 1) end end
+  local better, worse = share(noisy(15), pays.new()), share(noisy(9), pays.new())
+  assert(better > 0.97 and worse < 0.03, ("guesses in %.3f and %.3f of the steps"):format(better, worse))
+  local _, late = share(function(step) return step < 1000 and 9 or 20 end, pays.new())
+  assert(late > 900, ("guesses pay from step 1000 on, and of the last 1000 steps %d have some"):format(late))
+end
 print "mtp: as written out, kept in folders, and its guesses change no text"

@@ -124,6 +124,19 @@ local counters = 3 / 8 * (8 * (attention + 3 * mlp) - 2 * mlp)  -- of 3 bits
 assert(math.abs((parted.accounts.optimizer - dropped.accounts.optimizer) / counters - 1) < 0.01,
   "not the counters of all weights")
 
+-- A head that drafts tokens is planned as it is run: its weights, a cache of its own, and what training it takes.
+do
+  local function with(mode, mtp)
+    return plan { mode = mode, mtp = mtp, model = config_of(false), context = 128, batch = 4 }
+  end
+  local head = 2 * (2 * 256 * 256 + 3 * 256 * 512 + 2 * 256 * 256 + 2 * 256 * 128 + 5 * 256 + 2 * 64)  -- bf16
+  local drafts, without = with("inference", true), with("inference", false)
+  assert(drafts.accounts.weights - without.accounts.weights == head)
+  assert(drafts.accounts.kv - without.accounts.kv >= 4 * 128 * 2 * 2 * 64 * 2, "the head's pages are not counted")
+  fails("unsupported", "no head that drafts tokens", with, "onebit", true)
+  assert(with("lora", true).trained - with("lora", false).trained == head / 2)
+end
+
 -- Twice the rows, twice the work of a step; recomputing holds less and computes more.
 local twice, again = plan { mode = "lora", rows = 2 }, plan { mode = "lora", recompute = true }
 assert(twice.step.flops_bf16 > 1.99 * whole.step.flops_bf16 and twice.step.flops_bf16 < 2.01 * whole.step.flops_bf16)

@@ -36,6 +36,25 @@ function draft_report.prompts(batches, micro_batch, count, most)
   return prompts
 end
 
+-- The `count` tokens of so many that batches train most often, ascending; of equally frequent ones the first.
+function draft_report.most_frequent(batches, micro_batch, count, vocab)
+  local counts, ids = {}, {}
+  for id = 0, vocab - 1 do counts[id], ids[id + 1] = 0, id end
+  for batch in function() return batches:next() end do
+    batch:load(micro_batch)
+    for _, id in ipairs(micro_batch.targets:table()) do
+      if id >= 0 then counts[id] = counts[id] + 1 end
+    end
+  end
+  table.sort(ids, function(a, b)
+    if counts[a] ~= counts[b] then return counts[a] > counts[b] end
+    return a < b
+  end)
+  for i = #ids, count + 1, -1 do ids[i] = nil end
+  table.sort(ids)
+  return ids
+end
+
 -- Texts of all prompts, tokens a second of the decoding, and the engine's figures.
 local function texts_of(model, prompts, batch, setup, max_tokens)
   setup.max_batch = batch
@@ -65,9 +84,9 @@ local function texts_of(model, prompts, batch, setup, max_tokens)
   return texts, given / math.max(seconds, 1e-9), stats
 end
 
--- Measures with batches of these sizes. opt: batches ({1, 8}), max_tokens (64), draft and draft_vocab as of the engine,
--- rounds (1; the best of each counts). Returns {{batch =, plain =, drafted = tokens a second, length = tokens a step
--- that guesses, guesses = as Engine:stats has them}...}. It is an error if a text differs.
+-- Measures with batches of these sizes. opt: batches ({1, 8}), max_tokens (64), draft, draft_vocab and draft_always as
+-- of the engine, rounds (1; the best of each counts). Returns {{batch =, plain =, drafted = tokens a second, length =
+-- tokens a step that guesses, guesses = as Engine:stats has them}...}. It is an error if a text differs.
 function draft_report.measure(model, prompts, opt)
   local rows = {}
   for _, batch in ipairs(opt.batches or { 1, 8 }) do
@@ -75,8 +94,9 @@ function draft_report.measure(model, prompts, opt)
     for _ = 1, opt.rounds or 1 do
       local texts, speed = texts_of(model, prompts, batch, {}, opt.max_tokens or 64)
       row.plain = math.max(row.plain, speed)
-      local drafted, faster, stats = texts_of(model, prompts, batch, { draft = opt.draft or "mtp",
-        draft_vocab = opt.draft_vocab }, opt.max_tokens or 64)
+      local drafted, faster, stats = texts_of(model, prompts, batch, {
+        draft = opt.draft or "mtp", draft_vocab = opt.draft_vocab, draft_always = opt.draft_always,
+      }, opt.max_tokens or 64)
       row.drafted, row.guesses = math.max(row.drafted, faster), stats.guesses
       for i, text in ipairs(texts) do
         if drafted[i] ~= text then q.error("value", ("drafts: text %d differs with guesses"):format(i)) end

@@ -54,7 +54,7 @@ end
 --   remember      equal beginnings are computed once (true)
 --   draft         a model that guesses ahead, whose cache has as many pages; or "mtp", the model's own head
 --                 (model/mtp.lua)
---   draft_vocab   "mtp": only the first so many tokens are guessed (all)
+--   draft_vocab   "mtp": only the first so many tokens are guessed, or those of a list of ids (all)
 --   draft_always  guess also where it does not pay (infer/pays.lua)
 function engine.new(model, opt)
   opt = opt or {}
@@ -85,7 +85,10 @@ function engine.new(model, opt)
     if not model.mtp then
       q.error("value", "engine: draft is mtp, and the model has no head that drafts tokens: model:attach_mtp()")
     end
-    self.drafter = mtp_drafts.new(model, self.runner, shape, opt.draft_vocab and positive(opt, "draft_vocab"))
+    local ids = type(opt.draft_vocab) == "table" and #opt.draft_vocab > 0 and opt.draft_vocab
+    self.drafter = mtp_drafts.new(model, self.runner, shape, {
+      vocab = ids or opt.draft_vocab and positive(opt, "draft_vocab"), always = opt.draft_always,
+    })
   elseif opt.draft then
     self.drafter = speculate.drafter(model, opt.draft, shape)
   end

@@ -1,6 +1,7 @@
 -- Guesses by the model's own head (model/mtp.lua). After a step the head is given each of its rows that stand: the
 -- hidden state of token t and token t + 1. What it says behind the last one is the first guess; from its own output
--- comes the next. Its keys and values lie in pages of its own, of the rows that stand; those of guesses are taken back.
+-- comes the next, as long as it is sure enough that all are right. Its keys and values lie in pages of its own, of the
+-- rows that stand; those of guesses are taken back.
 
 local paged = require "qeng.infer.paged"
 local q = require "qeng.core"
@@ -9,9 +10,31 @@ local mtp_drafts = {}
 local Drafter = {}
 Drafter.__index = Drafter
 
--- runner: the model's, whose steps are watched. shape: the engine's, as for paged.new. vocab: only the first so many
--- tokens are guessed, which costs less where the head is large.
-function mtp_drafts.new(model, runner, shape, vocab)
+-- The least probability of all guesses together, by the head, that a further one is made at: it costs about that share
+-- of a step.
+local least_sure = 0.3
+
+-- The head's rows of the tokens that may be guessed: of the first so many and some more, as rows may lie in groups of
+-- 32; or of a list. Those of a list are gathered, and those of a head in a stored dtype kept as q8_0.
+local function rows_of(model, vocab)
+  local all = model.config.vocab
+  if type(vocab) ~= "table" then return model.head:rows(0, math.min(32 * math.ceil((vocab or all) / 32), all)) end
+  for i, id in ipairs(vocab) do
+    if type(id) ~= "number" or id < 0 or id >= all or id ~= math.floor(id) then
+      q.error("value", ("engine: draft_vocab[%d] is %s; the model has tokens 0 to %d"):format(i, tostring(id), all - 1))
+    end
+  end
+  return q.no_grad(q.scope, function()
+    local stored = model.head:dtype() ~= "f32" and model.head:dtype() ~= "bf16"
+    local rows = q.embedding(model.head, q.tensor(vocab, "i32"), stored and "f32" or nil)
+    return q.keep(stored and q.quantize(rows, "q8_0") or rows)
+  end)
+end
+
+-- runner: the model's, whose steps are watched. shape: the engine's, as for paged.new. opt: vocab (only the first so
+-- many tokens are guessed, or those of a list of ids, which costs less where the head is large), always (guess also
+-- what is unlikely).
+function mtp_drafts.new(model, runner, shape, opt)
   local head, c = model.mtp, model.config
   local own = {
     kv = shape.kv, rows = shape.rows, sequences = shape.sequences, context = shape.context, remember = false,
@@ -23,10 +46,11 @@ function mtp_drafts.new(model, runner, shape, vocab)
   end
   local self = setmetatable({
     input = buffer(), seen = buffer(), outputs = buffer(), rows = {}, greedy = q.sampler { temperature = 0 },
-    vocab = math.min(vocab or c.vocab, c.vocab),
+    head = rows_of(model, opt.vocab), tokens = type(opt.vocab) == "table" and opt.vocab or nil,
+    least_sure = opt.always and 0 or least_sure,
   }, Drafter)
   local of_head = setmetatable({
-    states = head.states, linears = head.linears, head = model.head:rows(0, self.vocab),
+    states = head.states, linears = head.linears, head = self.head,
     forward = function(tokens, seq) return head:forward(self.input:rows(0, tokens:elements()), tokens, seq) end,
   }, { __index = model })
   self.runner = paged.new(of_head, own)
@@ -68,7 +92,7 @@ local function standing(self, r)
 end
 
 -- Runs the head over entries {request =, tokens =}, whose inputs lie in `input` one after the other. Sets entry.guess,
--- and entry.row, where the last output of each lies.
+-- entry.sure, the probability of it and those before, and entry.row, where the last output of each lies.
 local function run(self, list)
   local parts, wanted, row = {}, {}, 0
   for i, entry in ipairs(list) do
@@ -77,7 +101,11 @@ local function run(self, list)
     wanted[i], entry.row = row - 1, row - 1
   end
   self.runner:run(parts, wanted, function(logits, first)
-    paged.each_row(logits, function(k, one) list[first + k].guess = self.greedy:next(one) end)
+    paged.each_row(logits, function(k, one)
+      local entry, id = list[first + k], self.greedy:next(one)
+      entry.guess = self.tokens and self.tokens[id + 1] or id
+      entry.sure = (entry.sure or 1) * math.exp((q.logits.token_logprobs(one, id, 0)))
+    end)
   end)
   for _, part in ipairs(parts) do self.runner.pool:commit(part.id) end
 end
@@ -122,7 +150,7 @@ function Drafter:guess(running, room)
     from, inputs = self.outputs, {}
     for _, entry in ipairs(list) do
       local r = entry.request
-      if entry.wants > 0 then
+      if entry.wants > 0 and entry.sure >= self.least_sure then
         r.guesses = r.guesses or {}
         table.insert(r.guesses, entry.guess)
         if #r.guesses < entry.wants and self.runner:extend(r.draft_id, { entry.guess }) then
@@ -137,7 +165,7 @@ end
 
 function Drafter:free()
   self.runner:free()
-  for _, tensor in ipairs { self.input, self.seen, self.outputs } do tensor:free() end
+  for _, tensor in ipairs { self.input, self.seen, self.outputs, self.tokens and self.head } do tensor:free() end
 end
 
 return mtp_drafts

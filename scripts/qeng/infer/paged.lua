@@ -90,7 +90,9 @@ local Runner = {}
 Runner.__index = Runner
 
 local head_rows = 64    -- logits held at once, if a step wants those of a whole prompt
-local most_programs = 8 -- captured at a time
+-- A step of so many rows is captured even where a sequence has several, as with guesses: Lua's part of it is large.
+local few_rows = 32
+local captured_rows = 512  -- of all captured programs, whose memory grows with their rows
 
 -- Tokens of a page if nothing else is asked for, of sequences of up to `context` tokens.
 function paged.page_tokens(model, context)
@@ -133,8 +135,9 @@ function paged.new(model, opt)
   })
   local self = setmetatable({
     model = model, kv = kv, page_tokens = page_tokens, rows = rows, sequences = most, programs = {}, seen = {},
-    page_bytes = pool.page_bytes, pool = pool, hook_turn = model.hook_turn,
+    page_bytes = pool.page_bytes, pool = pool, hook_turn = model.hook_turn, captured = 0,
   }, Runner)
+  for _, kind in ipairs(model.states) do self.by_spans = self.by_spans or kind.by_spans end
   for _, layer in ipairs(model.linears) do
     if layer.lora then layer.lora.columns = nil end  -- it may have been trained since
   end
@@ -161,24 +164,25 @@ end
 
 function Runner:extend(id, ids, first, last) return self.pool:extend(id, ids, first, last) end
 
--- The step's tensors for so many rows, sequences and pages.
-function Runner:views(rows, count, most, wanted)
-  local s = self.step
+-- The step's tensors for so many rows, sequences and pages; shape.wanted: how many of the rows get logits, nil: all.
+function Runner:views(shape)
+  local s, rows, count, most = self.step, shape.rows, shape.count, shape.most
   return {
     tokens = s.tokens:rows(0, rows), positions = s.positions:rows(0, rows), slots = s.slots:rows(0, rows),
     cu_q = s.cu_q:rows(0, count + 1), lengths = s.lengths:rows(0, count),
     before = s.before:rows(0, count), after = s.after:rows(0, count),
     pages = s.pages:rows(0, count * most):reshape { count, most },
-    wanted = wanted and s.wanted:rows(0, wanted),
+    wanted = shape.wanted and s.wanted:rows(0, shape.wanted),
   }
 end
 
--- Hidden states of the step's rows, and what the model's last norm read.
+-- Hidden states of the step's rows, and those that self.watch asks for.
 function Runner:hidden(step, ranges)
   local inference = setmetatable({ states = self.pool.states, step = step, ranges = ranges }, Inference)
-  return self.model.forward(step.tokens, {
+  local hidden, residual = self.model.forward(step.tokens, {
     positions = step.positions, rope = self.rope, rope_local = self.rope_local, inference = inference,
   })
+  return hidden, self.watch and (self.watch.input == "pre" and residual or hidden) or nil
 end
 
 function Runner:logits(hidden)
@@ -186,35 +190,37 @@ function Runner:logits(hidden)
   return nn.softcap(q.block("head", q.row_linear, hidden, { model.head }, { out = "f32" })[1], model.config)
 end
 
--- A step of one row for each sequence, all of one adapter. The second of a shape is captured, the others replay it. An
--- adapter is told by its salt: its memory may later hold another one.
-function Runner:decode(parts, ids, counts, most, range, use)
+-- A step of few rows, all of one adapter. The second of a shape (what Runner.views takes) is captured, the others
+-- replay it. An adapter is told by its salt: its memory may later hold another one.
+function Runner:replay(parts, wanted, ids, counts, shape, range, use)
   if self.model.hooks then return false end  -- they may read values
-  local key = ("%d/%d/%d"):format(#ids, most, range.salt)
+  local key = ("%d/%d/%d/%d/%d"):format(shape.rows, shape.count, shape.most, shape.wanted or 0, range.salt)
   local found = self.programs[key]
   if not found then
     self.seen[key] = (self.seen[key] or 0) + 1
     if self.seen[key] < 2 then return false end
-    if self.captured == most_programs then self:forget() end
+    if self.captured + shape.rows > captured_rows then self:forget() end
     local step = q.scope(function()
-      local views = self:views(#ids, #ids, most)
+      local views = self:views(shape)
       for name, tensor in pairs(views) do views[name] = q.keep(tensor) end
       return views
     end)
-    self.pool:fill(step, ids, counts)
     found = { step = step }
+    self.pool:fill(step, ids, counts)
+    if step.wanted then step.wanted:set(wanted) end
     found.logits = kept(function()
       local logits
       found.program, logits, found.hidden = q.capture(q.no_grad, function()
-        local hidden, residual = self:hidden(step, { range })
-        return self:logits(hidden), self.watch and (self.watch.input == "pre" and residual or hidden) or nil
+        local hidden, seen = self:hidden(step, { range })
+        return self:logits(step.wanted and q.embedding(hidden, step.wanted) or hidden), seen
       end)
       found.hidden = found.hidden and q.keep(found.hidden)
       return logits
     end)
-    self.programs[key], self.captured = found, (self.captured or 0) + 1
+    self.programs[key], self.captured = found, self.captured + shape.rows
   else
     self.pool:fill(found.step, ids, counts)
+    if found.step.wanted then found.step.wanted:set(wanted) end
   end
   found.program:run()
   if self.watch then self.watch.see(found.hidden, parts) end
@@ -239,16 +245,17 @@ function Runner:run(parts, wanted, use)
     last.count, rows = last.count + part.count, rows + part.count
     longest = math.max(longest, math.ceil(self.pool:length(part.id) / self.page_tokens))
   end
-  local most = self:bucket(longest)
-  local one_row_each = rows == #parts and rows == #wanted and #ranges == 1
-  if one_row_each and self:decode(parts, ids, counts, most, ranges[1], use) then return end
+  local shape = { rows = rows, count = #parts, most = self:bucket(longest) }
+  if #wanted < rows then shape.wanted = math.max(#wanted, 1) end
+  local comes_again = rows == #parts and rows == #wanted or rows <= few_rows and #wanted > 0 and not self.by_spans
+  if comes_again and #ranges == 1 and self:replay(parts, wanted, ids, counts, shape, ranges[1], use) then return end
   q.no_grad(q.scope, function()
-    local step = self:views(rows, #parts, most, #wanted < rows and math.max(#wanted, 1))
+    local step = self:views(shape)
     self.pool:fill(step, ids, counts)
     step.spans = self.pool:spans(ids, counts)
     if step.wanted then step.wanted:set(#wanted > 0 and wanted or { 0 }) end
-    local hidden, residual = self:hidden(step, ranges)
-    if self.watch then self.watch.see(self.watch.input == "pre" and residual or hidden, parts) end
+    local hidden, seen = self:hidden(step, ranges)
+    if self.watch then self.watch.see(seen, parts) end
     if step.wanted then hidden = q.embedding(hidden, step.wanted) end
     for first = 0, #wanted - 1, head_rows do
       q.scope(function() use(self:logits(hidden:rows(first, math.min(head_rows, #wanted - first))), first + 1) end)

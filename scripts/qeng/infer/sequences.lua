@@ -14,8 +14,8 @@
 --                               many tokens of sequences of up to `context`
 -- A state has what follows. The mixer finds it at seq.inference.states and advances it in its own way, with the tensors
 -- of seq.inference.step (infer/paged.lua). step.before and step.after say between which pages each sequence goes.
--- step.spans says which rows it has, where it may have more than one; a captured step has one row of each, and no
--- spans.
+-- step.spans says in Lua which rows it has. A captured step has no spans; with kind.by_spans, for a mixer that reads
+-- them, only steps of one row of each sequence are captured.
 --   state:prepare(step)         optional: before each step, also before a captured one, which runs no Lua of the mixer
 --   state:copy(pairs)           copies pages to others: [n, 2] i32, as for q.pages.copy_pages
 --   state:stored()              where the pages are: {{tensor, rows of a page}, ...}

@@ -14,15 +14,13 @@ local Head = {}
 
 -- ---------------------------------------------------------------- where its parameters come from
 
--- Those of the model's folder, or GGUF file.
-local function of_folder(model, writable)
-  if model.draft_source then return model.draft_source end
-  local file = model.kept.file
+-- Those of an open file.
+local function of_file(model, file, path, writable)
   return function(name, shape)
     local half_of
     name, shape, half_of = experts.fused(file, name, shape)
     if not file:info(name) then
-      q.error("format", ("%s: tensor %s is missing: the head that drafts tokens is not whole"):format(model.dir, name))
+      q.error("format", ("%s: tensor %s is missing: the head that drafts tokens is not whole"):format(path, name))
     end
     local tensor = file:tensor(name, {
       dtype = model.dtype, shape = shape, copy = writable and not half_of, label = "weights",
@@ -36,14 +34,16 @@ local function of_layer(model, seed)
   local c, by_name = model.config, {}
   for _, parameter in ipairs(model.parameters) do by_name[parameter.name] = parameter.tensor end
   local from = ("%slayers.%d."):format(model.body or "model.", model.draft_layer)
-  local function kept_as(make)
-    return q.no_grad(q.scope, function() return q.keep(make():to(model.dtype):clone():label "weights") end)
+  local function kept_as(shape, make)
+    local tensor = q.empty(shape, model.dtype, "weights")
+    q.no_grad(q.scope, function() tensor:copy(make():to(model.dtype)) end)
+    return tensor
   end
   return function(name, shape, plus_one)
     local part = name:match "^mtp%.layers%.0%.(.*)$"
-    if part then return kept_as(function() return by_name[from .. part] end) end
+    if part then return kept_as(shape, function() return by_name[from .. part] end) end
     if name == "mtp.fc.weight" then
-      return kept_as(function()
+      return kept_as(shape, function()
         local rows = q.arange(c.hidden)
         local of_token = q.randn({ c.hidden, c.hidden }, { std = 0.02, seed = seed, subsequence = 1 })
         return q.concat({ of_token, rows:unsqueeze(2):eq(rows) * 1.0 }, 2)
@@ -58,11 +58,22 @@ local function has_own(model)
   return model.draft_source ~= nil or left and left.file:info "mtp.fc.weight" ~= nil
 end
 
+-- The path of the head in a folder that Model:save_adapter wrote: PEFT's format has no place for it.
+function mtp.beside(dir) return dir .. "/mtp.safetensors" end
+
+local function source_of(model, from, opt)
+  if from == "layer" then return of_layer(model, opt.seed or 0) end
+  if from == "folder" then
+    return model.draft_source or of_file(model, model.kept.file, model.dir, opt.writable)
+  end
+  return of_file(model, q.weights.open(mtp.beside(from)), from, opt.writable)
+end
+
 -- ---------------------------------------------------------------- the head
 
--- Gives the model a head. opt: from ("folder", its own; "layer", a new one; by default its own if it has one), writable
--- (it will be trained), input ("post": h is the hidden state behind the model's last norm, as released heads have it;
--- "pre": before), seed.
+-- Gives the model a head. opt: from ("folder", its own; "layer", a new one; by default its own if it has one; else the
+-- folder of an adapter that it was trained beside), writable (it will be trained), input ("post": h is the hidden state
+-- behind the model's last norm, as released heads have it; "pre": before), seed.
 function mtp.attach(model, opt)
   opt = opt or {}
   local from = opt.from or has_own(model) and "folder" or "layer"
@@ -82,8 +93,7 @@ function mtp.attach(model, opt)
   local head = setmetatable({
     parameters = {}, linears = {}, states = {}, places = {}, input = input, weight = 0, depth = 1,
   }, { __index = function(_, key) return Head[key] or model[key] end })
-  local source = from == "folder" and of_folder(model, opt.writable) or of_layer(model, opt.seed or 0)
-  local p = nn.params(head, source, "mtp.")
+  local p = nn.params(head, source_of(model, from, opt), "mtp.")
   head.of_token = p:norm("pre_fc_norm_embedding", c.hidden, c.eps, c.plus_one)
   head.of_hidden = p:norm("pre_fc_norm_hidden", c.hidden, c.eps, c.plus_one)
   head.fc = p:linear("fc", c.hidden, 2 * c.hidden)
@@ -93,6 +103,15 @@ function mtp.attach(model, opt)
   model.config_values.mtp_num_hidden_layers = 1
   model.mtp = head
   return head
+end
+
+-- Writes the head into the folder of an adapter.
+function mtp.save(model, dir)
+  local tensors = {}
+  for _, parameter in ipairs(model.mtp.parameters) do
+    for _, part in ipairs(experts.matrices(parameter.name, parameter.tensor)) do tensors[#tensors + 1] = part end
+  end
+  q.safetensors.save(mtp.beside(dir), tensors, { metadata = { format = "pt" } })
 end
 
 -- Takes the head off, also one that the folder has.
@@ -118,14 +137,21 @@ local function next_of(x)
   return x:slice(1, 1, rows):pad(1, 0, 1)
 end
 
+-- [rows, 1] i32: 1 where a row's successor is of the same document, else 0. (A captured program has no cast to i32.)
+local function same_document(positions)
+  local goes_on = next_of(positions):gt(0):unsqueeze(2) * 1
+  return q.concat({ q.zeros(goes_on:shape()), goes_on }, 2):argmax(2):unsqueeze(2)
+end
+
 -- The losses [1] of the first, second .. token after next, self.depth of them, and nll [t] of the first's: weight times
 -- micro_batch.scale times the sum of nll, of targets of the same document. hidden: what the head reads of the batch.
 function Head:losses(hidden, batch, seq, weight)
   local tokens, targets, losses, first = batch.tokens, batch.targets, {}, nil
-  local goes_on, scale = next_of(batch.positions):gt(0), (batch.scale * weight):compute()
+  local same, scale = same_document(batch.positions), (batch.scale * weight):compute()
+  local none = q.zeros({ targets:elements(), 1 }, "i32"):fill(-1)
   for step = 1, self.depth do
     tokens = next_of(tokens)
-    targets = q.where(goes_on, next_of(targets), -1):to "i32"
+    targets = q.concat({ none, next_of(targets):unsqueeze(2) }, 2):gather(2, same):reshape { targets:elements() }
     hidden = q.block("mtp", self.forward, self, hidden, tokens, seq)
     local loss, nll = q.block("mtp", q.lm_head_loss, hidden, self.head, targets, scale,
       { softcap = self.config.logit_softcap })

@@ -5,6 +5,7 @@
 
 local experts = require "qeng.model.experts"
 local lora = require "qeng.model.lora"
+local mtp = require "qeng.model.mtp"
 local new_tokens = require "qeng.model.new_tokens"
 local q = require "qeng.core"
 local value_heads = require "qeng.model.value_heads"
@@ -73,6 +74,7 @@ function peft.save(model, dir)
     if model.tokenizer_dir then new_tokens.copy_tokenizer(model.tokenizer_dir, folder) end
     q.safetensors.save(folder .. "/adapter_model.safetensors", tensors, { metadata = { format = "pt" } })
     q.fs.write(folder .. "/adapter_config.json", q.json.encode(peft.config(model), { pretty = true }) .. "\n")
+    if model.mtp and model.mtp.weight > 0 then mtp.save(model, folder) end
   end)
 end
 
@@ -227,7 +229,7 @@ local function take_tokenizer(model, dir)
   model.tokenizer, model.tokenizer_dir = tokenizer, dir
 end
 
--- Puts the adapter of folder `dir` on the model.
+-- Puts the adapter of folder `dir` on the model, and the head that drafts tokens if one was trained beside it.
 function peft.load(model, dir)
   local layers, names = {}, {}
   local c, file, embeddings = each_layer(model, dir, function(layer, rank, _, tensor, config)
@@ -248,6 +250,7 @@ function peft.load(model, dir)
   end
   if next(embeddings) then take_embeddings(model, dir, c, file, embeddings) end
   take_tokenizer(model, dir)
+  if q.fs.kind(mtp.beside(dir)) then mtp.attach(model, { from = dir, writable = true }) end
   file:close()
   return model
 end

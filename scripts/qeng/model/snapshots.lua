@@ -14,7 +14,7 @@ local Kind, Pages = {}, {}
 Kind.__index, Pages.__index = Kind, Pages
 
 -- The state of a layer that keeps so many elements.
-function snapshots.kind(size) return setmetatable({ size = size }, Kind) end
+function snapshots.kind(size) return setmetatable({ size = size, by_spans = true }, Kind) end
 
 function Kind:bytes(tokens, shape) return 4 * self.size * math.ceil(tokens / shape.page_tokens) end
 

@@ -236,7 +236,7 @@ local function decode_steps(model, opt)
   end
   local pages = opt.batch * paged.pages(model, opt.context)
   local engine, ids, marks = model:engine { kv = opt.kv, max_batch = opt.batch, context = opt.context, pages = pages,
-    remember = false }, {}, {}
+    remember = false, draft = opt.mtp and "mtp" or nil, draft_always = true }, {}, {}
   for i = 1, opt.context - 6 do ids[i] = 0 end
   for _ = 1, opt.batch do engine:submit { ids = ids, max_tokens = 6, temperature = 0, stop_ids = {} } end
   repeat marks[#marks + 1] = q.rehearsal.cost() until not engine:step()
@@ -261,6 +261,8 @@ local function rehearse(make, opt, limits)
     local model = make()
     model.recompute = opt.recompute
     prepare[opt.mode](model, opt)
+    if opt.mtp then model:attach_mtp { writable = opt.mode ~= "inference" } end
+    if opt.mtp and opt.mode ~= "inference" then model:train_mtp {} end
     local step, learning = steps[opt.mode](model, opt)
     local found = {
       device = q.rehearsal.cost().device, tokenizer = model.tokenizer, accounts = {}, step = step,
@@ -357,6 +359,7 @@ options.set("plan", {
   { "active", nil, "one-bit training by phases: weights that learn at once", min = 1, number = true },
   { "keep", false, "one-bit training by phases: counters of weights that rest are kept" },
   { "recompute", false, "keep one activation a layer, recompute the others" },
+  { "mtp", false, "with a head that drafts tokens: trained beside, or its guesses in inference" },
   { "eval", false, "a held-out loss is measured too" },
   { "context", 4096, "inference: tokens of a sequence, as far as the model's positions go", min = 16,
     max = most_tokens },
@@ -394,6 +397,9 @@ local function checked(given)
   end
   if (opt.bandwidth ~= nil) ~= (opt.flops ~= nil) then
     q.error("value", "plan: bandwidth and flops go together: they stand in for a device that is not here")
+  end
+  if opt.mtp and opt.mode == "onebit" then
+    q.error("unsupported", "plan: one-bit training has no head that drafts tokens (mtp)")
   end
   if opt.stored and (opt.mode == "full" or opt.mode == "onebit") then
     q.error("value", ("plan: stored = %s is of frozen weights, and mode %s trains them; take mode lora or inference")

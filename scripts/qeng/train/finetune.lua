@@ -7,6 +7,7 @@ local estimates = require "qeng.train.estimates"
 local hub = require "qeng.hub"
 local mode = require "qeng.train.mode"
 local models = require "qeng.model"
+local mtp = require "qeng.model.mtp"
 local names = require "qeng.gguf.names"
 local new_tokens = require "qeng.model.new_tokens"
 local options = require "qeng.console.options"
@@ -42,6 +43,9 @@ options.set("finetune", {
   { "train_embeddings", false, "train embedding and head beside the adapters" },
   { "router_aux_loss", 0, "weight of the loss that balances experts; 0.001 is usual, 0: none, or what config.json says",
     min = 0, number = true },
+  { "mtp", 0, "weight of the loss of a head that drafts tokens (MTP) and is trained beside, 0.3 is usual, 0: none",
+    min = 0, number = true },
+  { "mtp_depth", 1, "tokens ahead that this head is trained for", min = 1, max = 8 },
   { "neftune", 0, "strength of noise on embedded tokens while training, 5 is usual, 0: none", min = 0, number = true },
   { "steps", 0, "optimizer steps, 0: by --epochs", min = 0 },
   { "epochs", 1, "passes over the data", min = 0, number = true },
@@ -129,11 +133,14 @@ end
 local function restore(model, folder)
   if model.mode == "lora" then
     local file = q.weights.open(folder .. "/adapter_model.safetensors")
+    local heads = q.fs.kind(mtp.beside(folder)) and q.weights.open(mtp.beside(folder))
     for _, parameter in ipairs(model:trainable()) do
-      checkpoint.fill(parameter.tensor, file, peft.prefix .. parameter.name)
+      local of_head = parameter.name:find "^mtp%."
+      checkpoint.fill(parameter.tensor, of_head and heads or file, (of_head and "" or peft.prefix) .. parameter.name)
       local own = value_heads.adapter_from(model.config, parameter.name, parameter.tensor)
       if own ~= parameter.tensor then parameter.tensor:copy(own) end
     end
+    if heads then heads:close() end
     return file:close()
   end
   local file, saved = q.weights.open(folder), nil
@@ -207,6 +214,7 @@ return function(opt, hooks)
   local eval_data = opt.eval_data ~= "" and data.open(opt.eval_data, reading(opt.out .. "/eval.qubgpu")) or nil
   mode.set(model, opt)
   if opt.mode ~= "full" and (added or opt.train_embeddings) then new_tokens.train_embeddings(model) end
+  mode.draft(model, opt)
   model.neftune = opt.neftune > 0 and opt.neftune or nil
   prepare_router(model, opt)
   if hooks.prepare then hooks.prepare(model, file) end

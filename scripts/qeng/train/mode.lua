@@ -22,4 +22,11 @@ function mode.set(model, opt)
     adapter.alpha, #adapter.parameters, table.concat(adapter.targets, ", ")))
 end
 
+-- Trains a head that drafts tokens beside it: that of opt.adapter, the model's own, or a new one.
+function mode.draft(model, opt)
+  if opt.mtp == 0 then return end
+  if not model.mtp then model:attach_mtp { writable = true, seed = opt.seed } end
+  model:train_mtp { weight = opt.mtp, depth = opt.mtp_depth }
+end
+
 return mode

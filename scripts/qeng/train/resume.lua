@@ -109,6 +109,7 @@ function resume.settings(given, defaults, steps)
   own.mode, own.dtype, own.rule, own.neftune, own.architecture = model.mode, model.dtype, model.rule, model.neftune,
     model.arch and model.arch.hf
   own.router_aux_loss = model.router_aux_loss
+  if model.mtp then own.mtp, own.mtp_depth = model.mtp.weight, model.mtp.depth end
   own["base weights"], own.data = digest.of_weights(model, given.bits), dataset(given.data)
   all.steps = steps
   return split(all, own)
