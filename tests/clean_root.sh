@@ -33,9 +33,9 @@ root=${keep:-$(mktemp -d)/root}
 [[ ! -e $root ]] || { echo "clean_root: $root exists already" >&2; exit 1; }
 # shellcheck disable=SC2317  # called by the trap
 cleanup() {
-  umount "$root/proc" 2>/dev/null || true
+  umount "$root/dev/pts" "$root/proc" 2>/dev/null || true
   # Never remove a root in which something is still mounted.
-  [[ -n $keep ]] || mountpoint -q "$root/proc" || rm -rf --one-file-system "$(dirname "$root")"
+  [[ -n $keep ]] || mountpoint -q "$root/proc" || mountpoint -q "$root/dev/pts" || rm -rf --one-file-system "$(dirname "$root")"
 }
 trap cleanup EXIT
 
@@ -67,6 +67,7 @@ fi
 system=$(. "$root/etc/os-release" && echo "$PRETTY_NAME")
 cp /etc/resolv.conf "$root/etc/resolv.conf"
 mount -t proc proc "$root/proc"
+mount -t devpts -o ptmxmode=666 devpts "$root/dev/pts"  # tests that answer at a terminal open one
 
 environment=(PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 TERM="${TERM:-dumb}")
 for name in http_proxy https_proxy no_proxy; do

@@ -5,7 +5,6 @@ package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 
 local cases = require "engine_cases"
-local formula = require "formula"
 local hybrid = require "hybrid_model"
 local last_logits = require "last_logits"
 local scratch = require "scratch"
@@ -74,11 +73,15 @@ local function document(length, seed)
   return { tokens = ids, mask = mask }
 end
 
--- Heads that remember: else nothing would pass from one document to the next.
-local function slow(name, shape)
-  local w = formula(name, shape)
-  if name:find "A_log" then return w - 4 end
-  return w
+-- fn(...) with delta nets that know no documents. So packed rows leak in transformers 5.2 to 5.8, which reset positions
+-- and attention at each document, and neither the convolution nor the state.
+local function leaking(rows, fn, ...)
+  local convolve, rule, row = q.causal_conv, q.gated_delta, q.tensor({ 0, rows }, "i32")
+  q.causal_conv = function(x, w, bias) return convolve(x, w, bias, row) end
+  q.gated_delta = function(x, g, beta, _, how) return rule(x, g, beta, row, how) end
+  local results = { pcall(fn, ...) }
+  q.causal_conv, q.gated_delta = convolve, rule
+  return unpack(results)
 end
 
 local function gradients(model, packs)
@@ -96,24 +99,32 @@ end
 
 local function norm(tensor) return math.sqrt((q.quant.squared_error(q.zeros(tensor:shape()), tensor))) end
 
+-- Products of other numbers of rows round otherwise, and norms of small numbers make more of that.
+local most, most_of_gradients = 3e-5, 3e-4
+local leak = math.huge  -- by how much documents are off at the least
 for kind, more in pairs(kinds) do
-  local model, documents, singles = fresh(more, { weights = slow }):full(), {}, {}
+  local model, documents, singles = fresh(more, { weights = hybrid.slow }):full(), {}, {}
   for i, length in ipairs { 1, 3, 64, 65, 2, 130, 63 } do
     documents[i] = document(length, i)
     singles[i] = q.pack { documents[i] }
   end
   local packed, first = q.pack(documents), 0
   local together = q.no_grad(model.packed_logits, model, packed)
+  local ok, leaked = leaking(packed.tokens:shape()[1], q.no_grad, model.packed_logits, model, packed)
+  assert(ok, leaked)
   for i, each in ipairs(singles) do
-    local alone, own = q.no_grad(model.packed_logits, model, each), together:rows(first, #documents[i].tokens)
-    local off = norm(q.no_grad(function() return (alone - own):compute() end)) / norm(alone)
-    assert(off < 1e-5, ("%s: document %d is off by %g in a packed row"):format(kind, i, off))
+    local alone = q.no_grad(model.packed_logits, model, each)
+    local function off(of)
+      return math.sqrt((q.quant.squared_error(of:rows(first, #documents[i].tokens), alone))) / norm(alone)
+    end
+    assert(off(together) < most, ("%s: document %d is off by %g in a packed row"):format(kind, i, off(together)))
+    leak = math.min(leak, i > 1 and off(leaked) or leak)
     first = first + #documents[i].tokens
   end
   local whole, parts = gradients(model, { packed }), gradients(model, singles)
   for name, gradient in pairs(whole) do
     local off = math.sqrt((q.quant.squared_error(parts[name], gradient))) / math.max(1e-15, norm(gradient))
-    assert(off < 1e-4, ("%s: the gradient of %s is off by %g in a packed row"):format(kind, name, off))
+    assert(off < most_of_gradients, ("%s: the gradient of %s is off by %g in a packed row"):format(kind, name, off))
   end
   -- Of as many rows, products have the same bits: then a document's depend on no other one.
   local function among(seed)
@@ -135,6 +146,8 @@ for kind, more in pairs(kinds) do
     assert(gradient:hash() == whole[name]:hash(), name .. ": a recomputed gradient has other bits")
   end
 end
+assert(leak > 0.1, ("the leak of transformers 5.2 to 5.8 moves logits by %g only: this test would not see it"):format(
+  leak))
 
 -- ---------------------------------------------------------------- folders of models of images
 
@@ -157,18 +170,18 @@ local function add_foreign(path)
   q.fs.write(path, table.concat(size) .. head .. data)
 end
 
--- A folder as on the hub: text, images and heads that draft, A_log and norms in f32, experts as transformers has them.
+-- A folder as on the hub: text, images and a head that drafts, A_log and norms in f32, experts as transformers has
+-- them.
 local function wrapped(model, more)
-  local tensors = {
-    { "model.visual.patch_embed.proj.weight", q.randn({ 4, 6 }, { seed = 3, dtype = "bf16" }) },
-    { "mtp.fc.weight", q.randn({ 32, 64 }, { seed = 4 }) }, { "mtp.norm.weight", q.randn({ 32 }, { seed = 5 }) },
-  }
-  for _, parameter in ipairs(model.parameters) do
+  local tensors = { { "model.visual.patch_embed.proj.weight", q.randn({ 4, 6 }, { seed = 3, dtype = "bf16" }) } }
+  local parameters = { unpack(model:attach_mtp({ seed = 4 }).parameters) }
+  for _, parameter in ipairs(model.parameters) do parameters[#parameters + 1] = parameter end
+  for _, parameter in ipairs(parameters) do
     local name, tensor = parameter.name:gsub("^model%.", "model.language_model."), parameter.tensor
     local half = name:match "^(.*%.experts%.)gate_proj%.weight$"
     if half then
       local up
-      for _, other in ipairs(model.parameters) do
+      for _, other in ipairs(parameters) do
         if other.name == parameter.name:gsub("gate_proj", "up_proj") then up = other.tensor end
       end
       tensors[#tensors + 1] = { half .. "gate_up_proj", q.no_grad(q.concat, { tensor, up }, 2) }
@@ -194,9 +207,13 @@ end
 
 for kind, more in pairs { dense = {}, mixture = mixture } do
   local model = fresh(more)
-  local tensors = wrapped(model, more)
+  local tensors, beside = wrapped(model, more), {}
+  for _, each in ipairs(tensors) do
+    if not each[1]:find "language_model" and each[1] ~= "lm_head.weight" then beside[#beside + 1] = each end
+  end
   local text, loaded = said(q.load, at "wrapped")
-  assert(text:find("sees no images; 5 tensors are not run (model.visual, mtp), and saved as they are", 1, true), text)
+  assert(text:find(("sees no images; %d tensors are not run (model.visual, mtp), and saved as they are"):format(
+    #beside + 2), 1, true), text)
   local expected = last_logits.of(model, tokens)
   assert(distance(expected, last_logits.of(loaded, tokens)) == 0, kind .. ": the text part is another model")
   loaded:lora { rank = 2 }
@@ -212,9 +229,9 @@ for kind, more in pairs { dense = {}, mixture = mixture } do
   table.sort(before)
   table.sort(names)
   assert(table.concat(before, "\n") == table.concat(names, "\n"), kind .. ": other names are saved")
-  for i = 1, 3 do
-    local own = after:tensor(tensors[i][1])
-    assert(own:dtype() == tensors[i][2]:dtype() and own:hash() == tensors[i][2]:hash(), tensors[i][1])
+  for _, each in ipairs(beside) do
+    local own = after:tensor(each[1])
+    assert(own:dtype() == each[2]:dtype() and own:hash() == each[2]:hash(), each[1])
   end
   for _, name in ipairs { "model.visual.filters", "mtp.flags" } do
     local was, is = q.safetensors.open(at "wrapped/model.safetensors"):info(name), after:info(name)
@@ -234,12 +251,17 @@ for kind, more in pairs { dense = {}, mixture = mixture } do
   local prefix = "model.language_model.layers.0.linear_attn."
   assert(after:info(prefix .. "A_log").dtype == "f32" and after:info(prefix .. "out_proj.weight").dtype == "bf16")
   assert(after:tensor(prefix .. "A_log"):hash() == model.parameters[kind == "dense" and 9 or 9].tensor:hash())
-  -- And a GGUF file of the folder is that of the model.
+  -- And a GGUF file of the folder is that of the model, to the bit, with the head that drafts.
   local export, types = require "qeng.gguf.export", require "qeng.gguf.types"
   local said_then, source = said(export.open, at "wrapped")
-  assert(said_then:find("5 tensors are not run (model.visual, mtp), and not written", 1, true), said_then)
+  assert(said_then:find("3 tensors are not run (model.visual, mtp), and not written", 1, true), said_then)
   export.write(at "folder.gguf", source, types.plan("f32", "", source.shape, false))
-  assert(distance(expected, last_logits.of(q.load(at "folder.gguf"), tokens)) < 1e-5)
+  local _, whole = said(q.load, at "wrapped")
+  whole:attach_mtp()
+  whole:save_gguf(at "loaded.gguf", { type = "f32" })
+  assert(q.fs.read(at "folder.gguf") == q.fs.read(at "loaded.gguf"), kind .. ": the folder gives another GGUF file")
+  local _, read = said(q.load, at "folder.gguf")
+  assert(distance(expected, last_logits.of(read, tokens)) < 1e-5)
 end
 
 -- A text model's heads that draft are kept too. Without them the config does not say that they are there.
@@ -318,7 +340,7 @@ do
   for seed, more in ipairs { {}, mixture, next_, {} } do
     local own = { vocab_size = 320 }
     for key, value in pairs(more) do own[key] = value end
-    local model = fresh(own, { weights = slow })
+    local model = fresh(own, { weights = hybrid.slow })
     if seed == 4 then
       model:save_gguf(at "model.gguf", { type = "f32" })
       model = q.load(at "model.gguf")
@@ -329,4 +351,5 @@ do
   assert(reused > 0 and wrong > 0, ("%d tokens reused, %d guesses wrong"):format(reused, wrong))
 end
 
-print "hybrid: gated delta nets load, train, adapt, and are saved with what lies beside them"
+print(("hybrid: gated delta nets load, train, adapt, and are saved with what lies beside them; with the leak of packed "
+  .. "rows that transformers 5.2 to 5.8 have, logits would be off by %.0f %% at the least"):format(100 * leak))

@@ -3,9 +3,11 @@
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 local cases = require "engine_cases"
+local export = require "qeng.gguf.export"
 local hybrid = require "hybrid_model"
 local pays = require "qeng.infer.pays"
 local scratch = require "scratch"
+local types = require "qeng.gguf.types"
 local at, refused, said = scratch.at, scratch.refused, scratch.said
 
 local function document(length, seed)
@@ -134,6 +136,14 @@ for kind, more in pairs(hybrid.kinds) do
     local off = distance(back.mtp.parameters[i].tensor, parameter.tensor)
     assert(off < 1e-6, ("%s: %s is off by %g"):format(kind, parameter.name, off))
   end
+  -- A folder's is written tensor by tensor, with the bits that the loaded model is written with.
+  of:save(at(kind))
+  local _, loaded = said(q.load, at(kind))
+  loaded:attach_mtp()
+  loaded:save_gguf(at "loaded.gguf", { type = "f32" })
+  local source = export.open(at(kind))
+  export.write(at "folder.gguf", source, types.plan("f32", "", source.shape, false))
+  assert(q.fs.read(at "folder.gguf") == q.fs.read(at "loaded.gguf"), kind .. ": a folder gives another file")
 end
 do
   local of = cases.model "llama"

@@ -163,29 +163,39 @@ open("--redo", "data")
 check(q.fs.kind(run:file_of "data"), nil, "a step that is to be done anew")
 check(q.fs.kind(run:at "earlier-1/steps/01-data.json"), "file", "what it left")
 
--- ---- what lies beside the model is in what is exported: heads that draft tokens
-local model = require("hybrid_model").fresh { vocab_size = 1024, mtp_num_hidden_layers = 1 }
+-- ---- a head that drafts tokens is in what is exported: as it was in the folder, and in the GGUF file, where it drafts
+local model = require("hybrid_model").fresh { vocab_size = 1024 }
+local head = model:attach_mtp { seed = 5 }
 model:save(scratch.at "base")
-local tensors = { { "mtp.norm.weight", q.randn({ 32 }, { seed = 5 }) } }
-for _, parameter in ipairs(model.parameters) do tensors[#tensors + 1] = { parameter.name, parameter.tensor } end
-q.safetensors.save(scratch.at "base/model.safetensors", tensors)
-local config = q.json.decode(q.fs.read(scratch.at "base/config.json"))
-config.mtp_num_hidden_layers = 1
-q.fs.write(scratch.at "base/config.json", q.json.encode(config))
 for _, name in ipairs { "tokenizer.json", "tokenizer_config.json" } do
   q.fs.copy(candidates.path "tiny" .. "/" .. name, scratch.at("base/" .. name))
 end
 for i = 1, 12 do text[i] = q.json.encode { prompt = ("How many is %d?"):format(i), completion = tostring(i) } end
 q.fs.write(scratch.at "twelve.jsonl", table.concat(text, "\n"))
 run = wizard.open(opt("--yes", "--out", scratch.at "drafts", "--data", scratch.at "twelve.jsonl", "--model",
-  scratch.at "base", "--epochs", "1", "--threads", "1"))
+  scratch.at "base", "--epochs", "1", "--threads", "1", "--gguf", "q4_k_m"))
 said = {}
 run.questions.say = function(_, line) said[#said + 1] = line end
 run.questions.head = run.questions.say
 scratch.said(function() for _, name in ipairs(wizard.steps) do run:step(name) end end)
 said = table.concat(said, "\n")
-for _, words in ipairs { "kept as in its own folder: mtp", "the GGUF file has none of mtp" } do
-  assert(said:find(words, 1, true), said)
-end
+assert(said:find("kept as in its own folder: mtp", 1, true) and said:find("--draft mtp", 1, true), said)
+assert(not said:find("the GGUF file has none", 1, true), said)
 local saved = q.safetensors.open(scratch.at "drafts/merged/model.safetensors")
-check(saved:tensor("mtp.norm.weight"):hash(), tensors[1][2]:hash(), "the heads that draft tokens")
+for _, parameter in ipairs(head.parameters) do
+  check(saved:tensor(parameter.name):hash(), parameter.tensor:hash(), parameter.name)
+end
+local texts = {}
+for _, name in ipairs { "merged", "model-q4_k_m.gguf" } do
+  for k, draft in ipairs { false, "mtp" } do
+    local _, made = scratch.said(q.load, scratch.at("drafts/" .. name))
+    if draft then made:attach_mtp { from = "folder" } end
+    local engine = made:engine { draft = draft or nil, draft_always = draft and true, max_batch = 1 }
+    local answer = engine:submit { prompt = "How many is 3?", max_tokens = 12, temperature = 0, stop_ids = {} }
+    engine:finish()
+    texts[k] = table.concat(answer.output, " ")
+    assert(not draft or answer.drafted > 0, name .. ": the head drafts nothing")
+    engine:close()
+  end
+  check(texts[2], texts[1], "the text of " .. name .. " with drafts")
+end

@@ -1,8 +1,8 @@
 -- Models as GGUF files. A source says what is written: {metadata = {{key, type, value}...}, tensors = {{name =, shape
 -- =, read =, heads =, signs =, stored =}...}, shape = for gguf_types, files = paths it is read from (none), notes =
--- what the file cannot say (none)}. read() gives the tensor. heads: its rows have to move to llama's order. stored:
--- the type of a GGUF file's tensor. signs: "one_bit" or "ternary" if the tensor is that; then read() also gives the
--- f32 scale of each row.
+-- what the file cannot say (none), left = parts of a folder that are not written (nil)}. read() gives the tensor.
+-- heads: its rows have to move to llama's order. stored: the type of a GGUF file's tensor. signs: "one_bit" or
+-- "ternary" if the tensor is that; then read() also gives the f32 scale of each row.
 
 local architectures = require "qeng.model.architectures"
 local config = require "qeng.model.config"
@@ -11,6 +11,7 @@ local hadamard = require "qeng.gguf.hadamard"
 local hub = require "qeng.hub"
 local kept = require "qeng.model.kept"
 local metadata = require "qeng.gguf.metadata"
+local mtp = require "qeng.model.mtp"
 local names = require "qeng.gguf.names"
 local q = require "qeng.core"
 local types = require "qeng.gguf.types"
@@ -163,13 +164,17 @@ function export.of_model(model)
   return source
 end
 
--- The parameters that a model has by its configuration: {{name =, shape =}...}.
-local function parameters_of(arch, c)
+-- The parameters that a model has by its configuration, and behind them those of its head if it `drafts` tokens:
+-- {{name =, shape =}...}.
+local function parameters_of(arch, c, drafts)
+  local model = { config = c, parameters = {}, linears = {}, states = {}, places = {} }
   local list, stand_in = {}, q.zeros({ 1 }, "f32")
-  arch.build({ parameters = {}, linears = {}, states = {}, places = {} }, function(name, shape)
+  local function source(name, shape)
     list[#list + 1] = { name = name, shape = shape }
     return stand_in
-  end, c)
+  end
+  arch.build(model, source, c)
+  if drafts then mtp.build(model, source) end
   return list
 end
 
@@ -179,10 +184,13 @@ function export.of_folder(dir)
   local known, file, weights = {}, config.read(dir, q.weights.open(dir))
   local packed = file.values.quantization_config
   if packed ~= nil and packed ~= q.json.null then
-    return export.of_model(require("qeng.model").load(dir, { dtype = "f32", weights = "map" }))
+    local model = require("qeng.model").load(dir, { dtype = "f32", weights = "map" })
+    if mtp.has_own(model) then mtp.attach(model) end
+    return export.of_model(model)
   end
   local arch, c = architectures.of(file)
-  local parameters = parameters_of(arch, c)
+  local drafts = arch.gguf and arch.gguf.nextn and weights:info "mtp.fc.weight" ~= nil
+  local parameters = parameters_of(arch, c, drafts)
   for _, parameter in ipairs(parameters) do
     local turns = arch.transposed and arch.transposed(parameter.name)
     local name, wanted, half_of = experts.fused(weights, file:stored(parameter.name), parameter.shape)
@@ -200,6 +208,7 @@ function export.of_folder(dir)
       q.error("format", ("%s: tensor %s is missing: the weight beside it has no scale of its own"):format(dir, scale))
     end
     known[name], known[scale] = true, scaled
+    if parameter.name:find "^mtp%." then parameter.name = names.behind(parameter.name, c.layers) end
     parameter.signs = scaled and info.dtype or nil
     parameter.read = function()
       local tensor = weights:tensor(name)
@@ -207,17 +216,12 @@ function export.of_folder(dir)
       return turns and tensor:to("f32"):transpose():clone() or tensor, scaled and weights:tensor(scale)
     end
   end
-  local left, drafts = file.left, arch.gguf and arch.gguf.nextn and weights:info "mtp.fc.weight" ~= nil
+  local left = {}
+  for _, name in ipairs(file.left) do
+    if not known[name] then left[#left + 1] = name end
+  end
   for _, name in ipairs(weights:names()) do
-    if drafts and name:find "^mtp%." and not name:find "%.experts%." then
-      parameters[#parameters + 1] = {
-        name = names.behind(name, c.layers), shape = weights:info(name).shape,
-        read = function() return weights:tensor(name) end,
-      }
-    elseif drafts and name:find "^mtp%." then
-      q.error("unsupported", ("%s: tensor %s: a head of experts is written by a loaded model (model:attach_mtp(), "
-        .. "model:save_gguf())"):format(dir, name))
-    elseif not known[name] and architectures.passes(arch, name) then
+    if not known[name] and architectures.passes(arch, name) then
       left[#left + 1] = name
     elseif not known[name] and not file:is_spare(name, c.tied) then
       q.error("format", ("%s: tensor %s belongs to no part of a %s"):format(dir, name, arch.hf))
@@ -227,8 +231,10 @@ function export.of_folder(dir)
   local ok, tokenizer = pcall(q.tokenizer, dir)
   -- A folder without a tokenizer gives a file without one.
   if not ok and tokenizer.code ~= "io" then error(tokenizer, 0) end
-  return source_of(arch, c, basename(dir), { tokenizer = ok and tokenizer or nil, dir = dir, drafts = drafts },
+  local source = source_of(arch, c, basename(dir), { tokenizer = ok and tokenizer or nil, dir = dir, drafts = drafts },
     parameters)
+  source.left = #left > 0 and kept.parts(left) or nil
+  return source
 end
 
 local dropped = { ["general.file_type"] = true, ["general.quantization_version"] = true, ["general.alignment"] = true }
@@ -350,7 +356,8 @@ function export.begin(path, source, plan, part_bytes)
 end
 
 -- opt: importance (name -> tensor), progress(done, bytes, name), measure. Returns {by_type = {{type, tensors, elements,
--- bytes, rmse}...}, bytes =, elements =, notes = {...}, paths = {...}}. rmse is relative to the weights' rms.
+-- bytes, rmse}...}, bytes =, elements =, notes = {...}, paths = {...}, left = the source's}. rmse is relative to the
+-- weights' rms.
 function Job:finish(opt)
   opt = opt or {}
   local source, specs, writer, notes, by_type, order = self.source, self.specs, self.writer, self.notes, {}, {}
@@ -387,7 +394,9 @@ function Job:finish(opt)
   local paths = writer:commit()
   for _, sums in ipairs(order) do sums.rmse = sums.total == 0 and 0 or math.sqrt(sums.error / sums.total) end
   table.sort(order, function(x, y) return x.bytes > y.bytes end)
-  return { by_type = order, elements = total.elements, bytes = total.bytes, notes = notes, paths = paths }
+  return {
+    by_type = order, elements = total.elements, bytes = total.bytes, notes = notes, paths = paths, left = source.left,
+  }
 end
 
 function export.write(path, source, plan, opt)

@@ -33,7 +33,7 @@ end
 local function of_layer(model, seed)
   local c, by_name = model.config, {}
   for _, parameter in ipairs(model.parameters) do by_name[parameter.name] = parameter.tensor end
-  local from = ("%slayers.%d."):format(model.body or "model.", model.draft_layer)
+  local function from(part) return ("%slayers.%d.%s"):format(model.body or "model.", model.draft_layer, part) end
   local function kept_as(shape, make)
     local tensor = q.empty(shape, model.dtype, "weights")
     q.no_grad(q.scope, function() tensor:copy(make():to(model.dtype)) end)
@@ -41,7 +41,7 @@ local function of_layer(model, seed)
   end
   return function(name, shape, plus_one)
     local part = name:match "^mtp%.layers%.0%.(.*)$"
-    if part then return kept_as(shape, function() return by_name[from .. part] end) end
+    if part then return kept_as(shape, function() return by_name[from(part)] end) end
     if name == "mtp.fc.weight" then
       return kept_as(shape, function()
         local rows = q.arange(c.hidden)
@@ -53,7 +53,8 @@ local function of_layer(model, seed)
   end
 end
 
-local function has_own(model)
+-- Whether the model's folder, or GGUF file, has one.
+function mtp.has_own(model)
   local left = model.kept
   return model.draft_source ~= nil or left and left.file:info "mtp.fc.weight" ~= nil
 end
@@ -71,34 +72,42 @@ end
 
 -- ---------------------------------------------------------------- the head
 
--- Gives the model a head. opt: from ("folder", its own; "layer", a new one; by default its own if it has one; else the
--- folder of an adapter that it was trained beside), writable (it will be trained), input ("post": h is the hidden state
--- behind the model's last norm, as released heads have it; "pre": before), seed.
-function mtp.attach(model, opt)
-  opt = opt or {}
-  local from = opt.from or has_own(model) and "folder" or "layer"
-  if from == "folder" and not has_own(model) then
-    q.error("value", "mtp: the model has no head that drafts tokens in its folder: take from = \"layer\"")
-  end
+-- The head of a model, by a source (model/init.lua) of its parameters.
+function mtp.build(model, source)
   if not model.draft_layer then
     q.error("unsupported", "mtp: the model has no layer of attention, which the head would be one of")
   end
-  if model.stream and from == "layer" then
-    q.error("unsupported", "mtp: the weights are streamed: load the model with weights = \"copy\"")
-  end
-  local c, input = model.config, opt.input or "post"
-  if input ~= "post" and input ~= "pre" then
-    q.error("value", ("mtp: input is %s, expected post or pre"):format(tostring(input)))
-  end
+  local c = model.config
   local head = setmetatable({
-    parameters = {}, linears = {}, states = {}, places = {}, input = input, weight = 0, depth = 1,
+    parameters = {}, linears = {}, states = {}, places = {}, input = "post", weight = 0, depth = 1,
   }, { __index = function(_, key) return Head[key] or model[key] end })
-  local p = nn.params(head, source_of(model, from, opt), "mtp.")
+  local p = nn.params(head, source, "mtp.")
   head.of_token = p:norm("pre_fc_norm_embedding", c.hidden, c.eps, c.plus_one)
   head.of_hidden = p:norm("pre_fc_norm_hidden", c.hidden, c.eps, c.plus_one)
   head.fc = p:linear("fc", c.hidden, 2 * c.hidden)
   head.block = model.new_block(p:at "layers.0", model.draft_layer)
   head.norm = p:norm("norm", c.hidden, c.eps, c.plus_one)
+  return head
+end
+
+-- Gives the model a head. opt: from ("folder", its own; "layer", a new one; by default its own if it has one; else the
+-- folder of an adapter that it was trained beside), writable (it will be trained), input ("post": h is the hidden state
+-- behind the model's last norm, as released heads have it; "pre": before), seed.
+function mtp.attach(model, opt)
+  opt = opt or {}
+  local from = opt.from or mtp.has_own(model) and "folder" or "layer"
+  if from == "folder" and not mtp.has_own(model) then
+    q.error("value", "mtp: the model has no head that drafts tokens in its folder: take from = \"layer\"")
+  end
+  if model.stream and from == "layer" then
+    q.error("unsupported", "mtp: the weights are streamed: load the model with weights = \"copy\"")
+  end
+  local input = opt.input or "post"
+  if input ~= "post" and input ~= "pre" then
+    q.error("value", ("mtp: input is %s, expected post or pre"):format(tostring(input)))
+  end
+  local head = mtp.build(model, source_of(model, from, opt))
+  head.input = input
   kept.leave(model, "^mtp%.")
   model.config_values.mtp_num_hidden_layers = 1
   model.mtp = head

@@ -4,6 +4,7 @@ local examine = require "qeng.train.examine"
 local evaluate = require "qeng.wizard.evaluate"
 local kept = require "qeng.model.kept"
 local models = require "qeng.model"
+local mtp = require "qeng.model.mtp"
 local names = require "qeng.gguf.names"
 local q = require "qeng.core"
 local quantized = require "qeng.gguf.quantized"
@@ -26,7 +27,8 @@ function export.merge(run)
     run:say(("%s is the whole model: every weight was trained"):format(run:at(folder)))
   end
   if beside then run:say(("beside the model, kept as in its own folder: %s"):format(beside)) end
-  return { folder = folder, kept = beside, parameters = run.found.model.parameters, architecture = model.arch.hf }
+  return { folder = folder, kept = beside, drafts = mtp.has_own(model) or false,
+    parameters = run.found.model.parameters, architecture = model.arch.hf }
 end
 
 -- Refuses a type that there is not.
@@ -56,9 +58,7 @@ function export.gguf(run)
   local result = quantized.write(merged(run), run:at(name), { type = type })
   run:leave(name)
   for _, line in ipairs(quantized.lines(result)) do run:say(line) end
-  if run.found.merge.kept then
-    run:say(("the GGUF file has none of %s; %s has"):format(run.found.merge.kept, merged(run)))
-  end
+  if result.left then run:say(("the GGUF file has none of %s; %s has"):format(result.left, merged(run))) end
   return { file = name, bytes = result.bytes }
 end
 
@@ -78,6 +78,7 @@ function export.serve(run)
   local commands, file = { "qeng recipes/serve.lua --model " .. merged(run) }, run.found.export.file
   if file then commands[2] = "qeng recipes/serve.lua --model " .. run:at(file) end
   for _, command in ipairs(commands) do run:say("to serve it: " .. command) end
+  if run.found.merge.drafts then run:say "--draft mtp: the model's own head guesses ahead; the text is the same" end
   if run.opt.try then try(run) end
   return { commands = q.json.array(commands) }
 end
