@@ -581,14 +581,14 @@ function q.causal_conv(x, w, bias, cu, opt) end
 ---The gated delta rule of packed documents (arXiv 2412.06464): each value head's S <- exp(g) S,
 ---S <- S + k (beta (v - S^T k))^T, o = S^T q, from 0 at a document's start.
 ---q and k are divided by their lengths, q also by sqrt(key_dim). Value head h reads key head
----floor(h * key_heads / value_heads), or, tiled, h % key_heads. For inference state, rows, pages, lengths and
----page_tokens (model/delta_pages.lua) keep what a sequence needs between steps; that has no gradient.
+---floor(h * key_heads / value_heads). For inference state, rows, pages, lengths and page_tokens (model/delta_pages.lua)
+---keep what a sequence needs between steps; that has no gradient.
 ---@param x Tensor  [tokens, q of each key head | k of each | v of each value head]
 ---@param g Tensor  [tokens, value_heads] f32, at most 0
 ---@param beta Tensor  [tokens, value_heads] f32
 ---@param cu Tensor  [documents + 1] i32
----@param opt {key_heads: integer, key_dim: integer, value_heads: integer, tiled?: boolean, state?: Tensor,
----  rows?: Tensor, pages?: Tensor, lengths?: Tensor, page_tokens?: integer}
+---@param opt {key_heads: integer, key_dim: integer, value_heads: integer, state?: Tensor, rows?: Tensor,
+---  pages?: Tensor, lengths?: Tensor, page_tokens?: integer}
 ---@return Tensor o  [tokens, value_heads * value_dim]
 function q.gated_delta(x, g, beta, cu, opt) end
 

@@ -134,12 +134,10 @@ int causal_conv(Call& call) {
 int gated_delta(Call& call) {
   const TensorPtr x = call.arg<TensorPtr>(1), g = call.arg<TensorPtr>(2), beta = call.arg<TensorPtr>(3),
                   cu = call.arg<TensorPtr>(4);
-  Options opt(call, 5,
-              {"key_heads", "key_dim", "value_heads", "tiled", "state", "rows", "pages", "lengths", "page_tokens"});
+  Options opt(call, 5, {"key_heads", "key_dim", "value_heads", "state", "rows", "pages", "lengths", "page_tokens"});
   DeltaShape shape{.key_heads = opt.get<int64_t>("key_heads"),
                    .value_heads = opt.get<int64_t>("value_heads"),
-                   .key_dim = opt.get<int64_t>("key_dim"),
-                   .tiled = opt.get<bool>("tiled", false)};
+                   .key_dim = opt.get<int64_t>("key_dim")};
   const int64_t values = x->view.columns() - 2 * shape.key_heads * shape.key_dim;
   shape.value_dim = shape.value_heads > 0 ? values / shape.value_heads : 0;
   const DeltaPages kept{opt.get<TensorPtr>("state", nullptr), opt.get<TensorPtr>("rows", nullptr),

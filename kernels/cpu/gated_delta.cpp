@@ -14,19 +14,18 @@ static_assert(isa::kChunkRows == kDeltaChunk);
 template <class AnyOp>
 isa::DeltaRows rows_from(const AnyOp& op, const View& out, int64_t row, int64_t key_head) {
   const DeltaShape& shape = op.shape;
-  const int64_t columns = shape.columns(), keys = shape.key_heads * shape.key_dim;
-  const int64_t first = row * columns + key_head * shape.key_dim, head = shape.value_head(key_head, 0);
+  const int64_t columns = shape.columns(), keys = shape.key_heads * shape.key_dim, group = shape.group();
+  const int64_t first = row * columns + key_head * shape.key_dim, head = row * shape.value_heads + key_head * group;
   return {.type = float_type(op.x),
           .q = at(op.x, first),
           .k = at(op.x, first + keys),
-          .v = at(op.x, row * columns + 2 * keys + head * shape.value_dim),
-          .g = op.g.template as<float>() + row * shape.value_heads + head,
-          .beta = op.beta.template as<float>() + row * shape.value_heads + head,
+          .v = at(op.x, row * columns + 2 * keys + key_head * group * shape.value_dim),
+          .g = op.g.template as<float>() + head,
+          .beta = op.beta.template as<float>() + head,
           .row_stride = columns,
           .out_stride = out.columns(),
           .value_heads = shape.value_heads,
-          .head_stride = shape.tiled ? shape.key_heads : 1,
-          .group = shape.group(),
+          .group = group,
           .key_dim = shape.key_dim,
           .value_dim = shape.value_dim,
           .eps = op.eps};
@@ -34,7 +33,7 @@ isa::DeltaRows rows_from(const AnyOp& op, const View& out, int64_t row, int64_t 
 
 // o, or its gradient, from a row and a key head on.
 char* out_from(const View& out, const DeltaShape& shape, int64_t row, int64_t key_head) {
-  return at(out, row * out.columns() + shape.value_head(key_head, 0) * shape.value_dim);
+  return at(out, row * out.columns() + key_head * shape.group() * shape.value_dim);
 }
 
 // The floats of a key head in a page's state and rows, and its part of them.
@@ -140,7 +139,7 @@ void document_grad(const GatedDeltaGrad& op, int64_t begin, int64_t end, int64_t
     fill(part, nullptr);
     for (int64_t c = std::min(chunks, (part + 1) * kPartChunks) - 1; c >= part * kPartChunks; --c) {
       const int64_t row = begin + c * kDeltaChunk, first = row * columns + head * shape.key_dim;
-      const int64_t value_head = shape.value_head(head, 0), of_row = row * shape.value_heads + value_head;
+      const int64_t value_head = row * shape.value_heads + head * shape.group();
       context.isa->gated_delta_grad({.in = rows_from(op, op.dout, row, head),
                                      .chunk = slot(c),
                                      .rows = rows_of(c),
@@ -148,9 +147,9 @@ void document_grad(const GatedDeltaGrad& op, int64_t begin, int64_t end, int64_t
                                      .dstates = dstates,
                                      .dq = at(op.dx, first),
                                      .dk = at(op.dx, first + keys),
-                                     .dv = at(op.dx, row * columns + 2 * keys + value_head * shape.value_dim),
-                                     .dg = op.dg.as<float>() + of_row,
-                                     .dbeta = op.dbeta.as<float>() + of_row,
+                                     .dv = at(op.dx, row * columns + 2 * keys + head * shape.group() * shape.value_dim),
+                                     .dg = op.dg.as<float>() + value_head,
+                                     .dbeta = op.dbeta.as<float>() + value_head,
                                      .scratch = scratch});
     }
   }

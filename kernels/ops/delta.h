@@ -7,17 +7,11 @@ namespace qeng {
 // Rows of a chunk: as many as the products within it cost less than those with the state, of 128 by 128 numbers.
 constexpr int64_t kDeltaChunk = 64;
 
-// The sizes of a delta rule. A value head has a state [key_dim, value_dim] and reads a key head, as many value heads
-// each. Both dims are multiples of 16, at most 256.
+// The sizes of a delta rule. A value head h has a state [key_dim, value_dim] and reads key head
+// h / (value_heads / key_heads). Both dims are multiples of 16, at most 256.
 struct DeltaShape {
   int64_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;
-  bool tiled = false;  // the order of value heads in x, g, beta and o: see value_head
   int64_t group() const { return value_heads / key_heads; }
-  // The value head that is number i of those that read a key head: those of a key head follow each other, or, tiled, the
-  // first of each key head, then the second of each. States and rows have them in the former order always.
-  int64_t value_head(int64_t key_head, int64_t i) const {
-    return tiled ? i * key_heads + key_head : key_head * group() + i;
-  }
   int64_t columns() const { return 2 * key_heads * key_dim + value_heads * value_dim; }
   // Floats of a page's state, and of the rows of a chunk: for each key head its keys [key_dim, kDeltaChunk], and of the
   // value heads that read it what each row adds [group, kDeltaChunk, value_dim] and the sums of g [group, kDeltaChunk].

@@ -32,7 +32,6 @@ DeltaShape drawn_shape(Draw& draw, bool small) {
   const int64_t most = small || shape.key_dim * shape.value_dim <= 32 * 64 ? 3 : 1;
   shape.key_heads = draw.integer(1, small ? 1 : most);
   shape.value_heads = shape.key_heads * draw.integer(1, small || most == 1 ? 2 : most);
-  shape.tiled = draw.flip();
   return shape;
 }
 
@@ -146,13 +145,12 @@ struct Step {
   double decay, beta, q_inverse, k_inverse;
 };
 
-// Step by step from the state S, which becomes what it is after this row. sources: x, g and beta as numbers. key: of the
-// value head `head`.
+// Step by step from the state S, which becomes what it is after this row. sources: x, g and beta as numbers.
 template <class AnyOp>
-Step step_of(const AnyOp& op, const Numbers& x, const Numbers& g, const Numbers& beta, int64_t row, int64_t key,
-             int64_t head, Numbers& s) {
+Step step_of(const AnyOp& op, const Numbers& x, const Numbers& g, const Numbers& beta, int64_t row, int64_t head,
+             Numbers& s) {
   const DeltaShape& shape = op.shape;
-  const int64_t dim = shape.key_dim, wide = shape.value_dim;
+  const int64_t dim = shape.key_dim, wide = shape.value_dim, key = head / shape.group();
   const double* at = x.data() + row * shape.columns();
   Step step;
   step.q = normalised(at + key * dim, dim, op.eps, step.q_inverse);
@@ -191,7 +189,6 @@ void reference(const GatedDelta& op, Sheet<T>& sheet) {
     for (int64_t head = 0; head < shape.value_heads && cu[static_cast<size_t>(s)] < cu[static_cast<size_t>(s) + 1];
          ++head) {
       const int64_t first = cu[static_cast<size_t>(s)], last = cu[static_cast<size_t>(s) + 1];
-      const int64_t value_head = shape.value_head(head / group, head % group);
       const int64_t begun = op.state ? lengths[static_cast<size_t>(s)] - (last - first) : 0;
       Numbers S(static_cast<size_t>(dim * wide), 0), size(static_cast<size_t>(wide), 0), error = size;
       const auto page = [&](int64_t t) { return pages[static_cast<size_t>(s * op.pages.shape[1] + t / page_rows)]; };
@@ -221,7 +218,7 @@ void reference(const GatedDelta& op, Sheet<T>& sheet) {
           (*state)[page(t) * shape.state() + head * dim * wide + i] =
               within(T(S[static_cast<size_t>(i)]),
                      error[static_cast<size_t>(i % wide)] + unit * size[static_cast<size_t>(i % wide)]);
-        const Step step = step_of(op, x, g, beta, row, head / group, value_head, S);
+        const Step step = step_of(op, x, g, beta, row, head, S);
         sum += std::log(step.decay);
         for (int64_t c = 0; c < wide; ++c) {
           const size_t i = static_cast<size_t>(c);
@@ -231,7 +228,7 @@ void reference(const GatedDelta& op, Sheet<T>& sheet) {
           for (int64_t d = 0; d < dim; ++d)
             out += S[static_cast<size_t>(d * wide + c)] * step.q[static_cast<size_t>(d)];
           const double of_o = error[i] + unit * size[i];
-          o[row * op.o.columns() + value_head * wide + c] = within(T(out), of_o * norm(step.q.data(), dim));
+          o[row * op.o.columns() + head * wide + c] = within(T(out), of_o * norm(step.q.data(), dim));
           if (rows)
             (*rows)[page(t) * shape.rows() + deltas + t % kDeltaChunk * wide + c] = within(T(step.delta[i]), of_o);
         }
@@ -259,14 +256,13 @@ void reference(const GatedDeltaGrad& op, Sheet<T>& sheet) {
     Numbers dq(static_cast<size_t>((last - first) * shape.key_heads * dim), 0), dk = dq;
     Numbers bound(static_cast<size_t>((last - first) * shape.key_heads), 0), q_inverse = bound, k_inverse = bound;
     std::vector<Numbers> of_q(bound.size()), of_k(bound.size());
-    for (int64_t number = 0; number < shape.value_heads; ++number) {
-      const int64_t key_head = number / group, head = shape.value_head(key_head, number % group);
+    for (int64_t head = 0; head < shape.value_heads; ++head) {
       Numbers S(static_cast<size_t>(dim * wide), 0), dS = S;
       std::vector<Step> steps;
       std::vector<Numbers> after;
       double largest = 0, largest_d = 0, largest_v = 0;  // lengths: of the state, of its gradient and dout, of v
       for (int64_t row = first; row < last; ++row) {
-        steps.push_back(step_of(op, x, g, beta, row, key_head, head, S));
+        steps.push_back(step_of(op, x, g, beta, row, head, S));
         after.push_back(S);
         largest = std::max(largest, norm(S.data(), dim * wide));
         largest_v = std::max(largest_v, norm(steps.back().v.data(), wide));
@@ -279,7 +275,7 @@ void reference(const GatedDeltaGrad& op, Sheet<T>& sheet) {
           const Step& step = steps[static_cast<size_t>(row - first)];
           const Numbers& now = after[static_cast<size_t>(row - first)];
           const double* out = dout.data() + row * shape.value_heads * wide + head * wide;
-          const int64_t key = (row - first) * shape.key_heads + key_head;
+          const int64_t key = (row - first) * shape.key_heads + head / group;
           Numbers ddelta(static_cast<size_t>(wide), 0);
           double of_beta = 0, of_g = 0;
           for (int64_t d = 0; d < dim; ++d)

@@ -1,7 +1,6 @@
 -- The gated delta rule from Lua: a document has the same bits alone and packed, in one step and in many; its gradient
 -- too; and what 100,000 tokens leave is what the rule, token by token, gives in another arithmetic.
 local q = require "qeng"
-local value_heads = require "qeng.model.value_heads"
 
 local heads = { key_heads = 2, key_dim = 16, value_heads = 4 }
 local value_dim = 32
@@ -22,15 +21,6 @@ local function bounds(list)
 end
 local function same(a, b) return q.quant.squared_error(a, b) == 0 end
 
--- o, and the gradients of x, g and beta where that of o is `weights`.
-local function with_gradients(x, g, beta, cu, how, weights)
-  local parts = { x:clone(), g:clone(), beta:clone() }
-  for _, part in ipairs(parts) do part:requires_grad(true) end
-  local o = q.gated_delta(parts[1], parts[2], parts[3], cu, how);
-  (o * weights):sum():reshape({ 1 }):backward()
-  return o, parts[1]:grad(), parts[2]:grad(), parts[3]:grad()
-end
-
 -- ---- packed documents: forward and gradients, with a memory of a few tokens and of 10,000
 for _, slowness in ipairs { 1, 1e-4 } do
   local lengths = { 1, 63, 64, 2, 200, 65, 3 }
@@ -38,8 +28,11 @@ for _, slowness in ipairs { 1, 1e-4 } do
   local x, g, beta = draw(1, 398, slowness)
   local weights = q.randn({ 398, 4 * value_dim }, { std = 1, seed = 2 })
   local function run(first, count, ends)
-    return with_gradients(x:rows(first, count), g:rows(first, count), beta:rows(first, count), ends, heads,
-      weights:rows(first, count))
+    local parts = { x:rows(first, count):clone(), g:rows(first, count):clone(), beta:rows(first, count):clone() }
+    for _, part in ipairs(parts) do part:requires_grad(true) end
+    local o = q.gated_delta(parts[1], parts[2], parts[3], ends, heads);
+    (o * weights:rows(first, count)):sum():reshape({ 1 }):backward()
+    return o, parts[1]:grad(), parts[2]:grad(), parts[3]:grad()
   end
   local whole = { run(0, 398, cu) }
   for i, length in ipairs(lengths) do
@@ -47,24 +40,6 @@ for _, slowness in ipairs { 1, 1e-4 } do
     for k, what in ipairs { "o", "the gradient of x", "of g", "of beta" } do
       assert(same(alone[k], whole[k]:rows(at[i], length)), ("%s of document %d has other bits alone"):format(what, i))
     end
-  end
-end
-
--- ---- tiled value heads, as GGUF files have them, are the same in another order
-do
-  local x, g, beta = draw(8, 73, 0.05)
-  local weights, cu = q.randn({ 73, 4 * value_dim }, { std = 1, seed = 9 }), bounds { 70, 3 }
-  local function tiled(t, width) return value_heads.columns(t, { groups = 2, repeats = 2 }, width, true) end
-  local function tiled_x(t)
-    local keys, values = t:split({ columns - 4 * value_dim, 4 * value_dim }, 2)
-    return q.concat({ keys, tiled(values, value_dim) }, 2)
-  end
-  local plain = { with_gradients(x, g, beta, cu, heads, weights) }
-  local other = { with_gradients(tiled_x(x), tiled(g, 1), tiled(beta, 1), cu,
-    { key_heads = 2, key_dim = 16, value_heads = 4, tiled = true }, tiled(weights, value_dim)) }
-  local moved = { tiled(plain[1], value_dim), tiled_x(plain[2]), tiled(plain[3], 1), tiled(plain[4], 1) }
-  for k, what in ipairs { "o", "the gradient of x", "of g", "of beta" } do
-    assert(same(moved[k], other[k]), what .. " of tiled value heads has other bits")
   end
 end
 
@@ -76,13 +51,12 @@ local function pages_of(count, page_tokens)
     state = q.zeros({ count, state }):fill(0 / 0), rows = q.zeros({ count, rows }):fill(0 / 0),
   }
 end
-local function in_pages(tiled)
+q.no_grad(function()
   local x, g, beta = draw(3, 300, 0.05)
   local cu = bounds { 170, 130 }
-  local whole = q.gated_delta(x, g, beta, cu, { key_heads = 2, key_dim = 16, value_heads = 4, tiled = tiled })
+  local whole = q.gated_delta(x, g, beta, cu, heads)
   for _, steps in ipairs { { { 170, 130 } }, { { 1, 63 }, { 64, 1 }, { 0, 1 }, { 100, 65 }, { 5, 0 } } } do
     local how, at, given = pages_of(8, 64), { 0, 170 }, { {}, {} }
-    how.tiled = tiled
     how.pages = q.tensor({ 7, 2, 5, 0, 3, 1, 6, 4 }, "i32"):reshape { 2, 4 }
     for _, counts in ipairs(steps) do
       local function rows_of(t)
@@ -103,9 +77,7 @@ local function in_pages(tiled)
     assert(at[1] == 170 and at[2] == 300)
     assert(same(q.concat { q.concat(given[1]), q.concat(given[2]) }, whole), "rows in several steps have other bits")
   end
-end
-q.no_grad(in_pages, false)
-q.no_grad(in_pages, true)
+end)
 
 -- ---- a long document: the last rows by the rule itself, in f64
 q.no_grad(function()

@@ -22,7 +22,6 @@ struct Delta {
   const int32_t* cu;
   int64_t rows, columns;
   int documents, key_heads, value_heads, group, dim, wide;
-  bool tiled;
   float eps, scale;  // of normalised queries: 1 / sqrt(dim)
   int first_head, heads;
   Fault* fault;
@@ -32,8 +31,6 @@ struct Delta {
   __device__ const T* v(int64_t row, int value_head) const {
     return x + row * columns + 2 * int64_t{key_heads} * dim + int64_t{value_head} * wide;
   }
-  // DeltaShape::value_head of number `head` of all, those of a key head following each other.
-  __device__ int stored(int head) const { return tiled ? head % group * key_heads + head / group : head; }
   __device__ int first_value_head() const { return first_head * group; }
   __device__ int launched_value_heads() const { return heads * group; }
 
@@ -124,7 +121,6 @@ Delta<T> delta_operands(const AnyOp& op, CudaContext& context) {
           .group = static_cast<int>(shape.group()),
           .dim = static_cast<int>(shape.key_dim),
           .wide = static_cast<int>(shape.value_dim),
-          .tiled = shape.tiled,
           .eps = op.eps,
           .scale = 1.0f / std::sqrt(static_cast<float>(shape.key_dim)),
           .first_head = 0,

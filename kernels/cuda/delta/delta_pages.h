@@ -76,16 +76,16 @@ inline int64_t paged_slots(const Delta<T>& op) {
   return op.rows / kChunk + 2 * std::min(op.documents, kPagedSequences);
 }
 
-// What a page keeps of a key head and one of its value heads, number `head` of all, and of the value head's state.
+// What a page keeps of a key head and one of its value heads, and of the value head's state.
 struct DeltaPage {
   float *keys, *deltas, *sums, *state;
   template <class T>
-  __device__ DeltaPage(const Delta<T>& op, const DeltaPages& pages, int64_t page, int head) {
-    const int of_group = head % op.group;
-    keys = pages.rows + page * pages.rows_floats + head / op.group * (pages.rows_floats / op.key_heads);
+  __device__ DeltaPage(const Delta<T>& op, const DeltaPages& pages, int64_t page, int value_head) {
+    const int of_group = value_head % op.group;
+    keys = pages.rows + page * pages.rows_floats + value_head / op.group * (pages.rows_floats / op.key_heads);
     deltas = keys + kChunk * (op.dim + of_group * op.wide);
     sums = keys + kChunk * (op.dim + op.group * op.wide + of_group);
-    state = pages.state + page * pages.state_floats + int64_t{head} * op.dim * op.wide;
+    state = pages.state + page * pages.state_floats + int64_t{value_head} * op.dim * op.wide;
   }
 };
 

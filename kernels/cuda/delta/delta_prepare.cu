@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kThreads, 3) delta_prepare(const Delta<T> op, 
   multiply_rows(q, k, op.dim, chunk);
   for (int value = 0; value < op.group; ++value) {
     const int64_t at = slot * op.launched_value_heads() + head * op.group + value;
-    const int value_head = op.stored(key_head * op.group + value);
+    const int value_head = key_head * op.group + value;
     __syncthreads();
     if (thread < kWarp) {  // sums of g: a lane adds its two rows to those of the lanes before
       const auto of_row = [&](const float* x, int i) {

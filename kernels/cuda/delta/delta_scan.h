@@ -62,12 +62,11 @@ struct ScanPlace {
   int half = thread / kWarp / Form::kSharers, sharer = thread / kWarp % Form::kSharers;
   int role = sharer / kScanWarps, row = sharer % kScanWarps * 16;
   int document = static_cast<int>(blockIdx.y);
-  int block_column, column, head, value_head, key_head;  // value_head: in x and o
+  int block_column, column, head, value_head, key_head;
   __device__ explicit ScanPlace(const Delta<typename Form::T>& op) {
     const int blocks = op.wide / Form::kColumns, block = static_cast<int>(blockIdx.x);
     block_column = block % blocks * Form::kColumns, column = block_column + half * kScanColumns;
-    head = block / blocks, value_head = op.stored(op.first_value_head() + head);
-    key_head = op.first_head + head / op.group;
+    head = block / blocks, value_head = op.first_value_head() + head, key_head = value_head / op.group;
   }
 };
 

@@ -127,8 +127,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   using Tiles = ColumnTiles<T, kStaged>;
   constexpr int kParts = kDerived<T>;
   const int64_t slot = blockIdx.x;
-  const int head = static_cast<int>(blockIdx.y), value_head = op.stored(op.first_value_head() + head);
-  const int key_head = op.first_head + head / op.group, first = static_cast<int>(blockIdx.z) * kDims<kStaged>;
+  const int head = static_cast<int>(blockIdx.y), value_head = op.first_value_head() + head;
+  const int key_head = value_head / op.group, first = static_cast<int>(blockIdx.z) * kDims<kStaged>;
   const int dims = min(kDims<kStaged>, op.dim - first);
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp % kRoleWarps,
             role = thread / kWarp / kRoleWarps;
@@ -331,7 +331,7 @@ __global__ void __launch_bounds__(kFinishThreads, 2)
     }
     const float after = __shfl_down_sync(kAllLanes, sum, 1);
     for (int i = 2 * lane; i < 2 * lane + 2 && i < chunk.rows; ++i) {
-      const int64_t to = (chunk.row + i) * op.value_heads + op.stored(key_head * op.group + value);
+      const int64_t to = (chunk.row + i) * op.value_heads + key_head * op.group + value;
       dg[to] = i % 2 == 0 ? sum : second + (lane + 1 < kWarp ? after : 0.0f);
       dbeta[to] = of_row(from.dbeta, i);
     }

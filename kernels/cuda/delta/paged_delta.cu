@@ -89,9 +89,9 @@ __device__ void prepare_chunk(const Delta<T>& op, const DeltaPages& pages, const
   }
 
   for (int value = 0; value < op.group; ++value) {
-    const int head = key_head * op.group + value, value_head = op.stored(head);
-    const int64_t at = slot * op.value_heads + head;
-    const float* kept = DeltaPage(op, pages, page, head).sums;
+    const int value_head = key_head * op.group + value;
+    const int64_t at = slot * op.value_heads + value_head;
+    const float* kept = DeltaPage(op, pages, page, value_head).sums;
     __syncthreads();
     for (int i = thread; i < kChunk; i += kThreads) {
       const bool real = i >= begun && i < end;
@@ -221,7 +221,7 @@ __device__ void run_sequence(const Delta<T>& op, const DeltaPages& pages, const 
   for (int64_t c = first_chunk; c <= last_chunk; ++c) {
     const int64_t page = sequence.page(op, pages, c * kChunk), row = sequence.row_of(c);
     if (page < 0) break;
-    const DeltaPage kept(op, pages, page, place.head);
+    const DeltaPage kept(op, pages, page, place.value_head);
     const int begun = sequence.within(sequence.begun, c), end = sequence.within(sequence.length, c);
     const int64_t slot = first_paged_slot(op, wave, number) + c - first_chunk;
     const Stage stage = stage_of(c);

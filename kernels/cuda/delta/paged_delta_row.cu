@@ -103,10 +103,10 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
   if (!sequence.lone()) return;
   const int64_t page = sequence.page(op, pages, sequence.begun), row = sequence.row;
   if (page < 0) return;
-  const int head = static_cast<int>(blockIdx.x), value_head = op.stored(head), key_head = head / op.group;
+  const int value_head = static_cast<int>(blockIdx.x), key_head = value_head / op.group;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
   const int i = static_cast<int>(sequence.begun % kChunk), warps = static_cast<int>(blockDim.x) / kWarp;
-  const DeltaPage kept(op, pages, page, head);
+  const DeltaPage kept(op, pages, page, value_head);
   const Shared<T> shared(op.dim);
   const T *k = op.k(row, key_head), *q = op.q(row, key_head);
 
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
   }
   __syncthreads();
   if (thread == 0) kept.sums[i] = sum;
-  if (head % op.group == 0)
+  if (value_head % op.group == 0)
     for (int d = thread; d < op.dim; d += static_cast<int>(blockDim.x)) kept.keys[d * kChunk + i] = shared.key[d];
   if (has_keys) return;
 

@@ -15,7 +15,7 @@ local most_tokens = 1024
 local Kind, Pages = {}, {}
 Kind.__index, Pages.__index = Kind, Pages
 
--- heads: key_heads, key_dim, value_heads, value_dim, tiled.
+-- heads: key_heads, key_dim, value_heads, value_dim.
 function delta_pages.kind(heads)
   local state = heads.value_heads * heads.key_dim * heads.value_dim
   local rows = chunk * (heads.key_heads * heads.key_dim + heads.value_heads * (heads.value_dim + 1))
@@ -44,8 +44,7 @@ end
 function Pages:advance(step, x, g, beta)
   return q.gated_delta(x, g, beta, step.cu_q, {
     key_heads = self.heads.key_heads, key_dim = self.heads.key_dim, value_heads = self.heads.value_heads,
-    tiled = self.heads.tiled, state = self.state, rows = self.rows, pages = step.pages, lengths = step.lengths,
-    page_tokens = self.page_tokens,
+    state = self.state, rows = self.rows, pages = step.pages, lengths = step.lengths, page_tokens = self.page_tokens,
   })
 end
 

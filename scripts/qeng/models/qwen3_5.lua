@@ -100,7 +100,6 @@ function Qwen3_5.settings(file, opt)
   end
   c.layout = file.layout or {}
   c.value_heads = not opt.grouped and order_of(c.delta, file.is_gguf or false, c.layout) or nil
-  c.delta.tiled = c.value_heads ~= nil and c.value_heads.tiled.rows
   local rope = file.values.rope_parameters
   c.mrope = type(rope) == "table" and type(rope.mrope_section) == "table" and rope.mrope_section or nil
   return c
@@ -160,7 +159,10 @@ function Qwen3_5.delta_net(opt)
     local convolved = block:state(conv_pages.kind(d.channels, d.width, back))
     local advanced = block:state(delta_pages.kind(d))
     local passed = block:place "mixer"
-    local rule = { key_heads = d.key_heads, key_dim = d.key_dim, value_heads = d.value_heads, tiled = d.tiled }
+    local rule = { key_heads = d.key_heads, key_dim = d.key_dim, value_heads = d.value_heads }
+    local grouped = heads and heads.tiled.rows and function(x, width)
+      return value_heads.columns(x, heads, width, false)
+    end
 
     return function(u, seq)
       local tokens, w = u:shape()[1], taps:reshape { d.channels, d.width }
@@ -170,14 +172,17 @@ function Qwen3_5.delta_net(opt)
       local decay = -(a:to "f32" + dt_bias):softplus() * a_log:to("f32"):exp()
       local states, step = seq.inference and seq.inference.states, seq.inference and seq.inference.step
       mixed = (states and states[convolved]:convolve(step, mixed, w) or q.causal_conv(mixed, w, nil, seq.cu_q)):silu()
+      if grouped then
+        local keys, values = mixed:split({ 2 * d.keys, d.values }, 2)
+        mixed = q.concat({ keys, grouped(values, d.value_dim) }, 2)
+        beta, decay = grouped(beta, 1), grouped(decay, 1)
+        if not heads.tiled.columns then z = grouped(z, d.value_dim) end
+      end
       local o = states and states[advanced]:advance(step, mixed, decay, beta)
         or q.gated_delta(mixed, decay, beta, seq.cu_q, rule)
+      if grouped and heads.tiled.columns then o = value_heads.columns(o, heads, d.value_dim, true) end
       o = q.rmsnorm(o:reshape { tokens, d.value_heads, d.value_dim }, norm, c.eps):reshape { tokens, d.values }
-      o = (o * z[d.gate](z)):compute()
-      if heads and heads.tiled.rows ~= heads.tiled.columns then  -- in PrismML's files
-        o = value_heads.columns(o, heads, d.value_dim, heads.tiled.columns)
-      end
-      return passed((nn.project(seq, o, out_proj)))
+      return passed((nn.project(seq, (o * z[d.gate](z)):compute(), out_proj)))
     end
   end
 end

@@ -10,12 +10,12 @@ namespace qeng::isa {
 constexpr int64_t kChunkRows = 64;  // kDeltaChunk, which this folder cannot include
 
 // The sizes and strides of a delta rule, and its operands from a row and a head on. A row is row_stride elements on in
-// q, k, v, out_stride in o or dout, value_heads in g and beta. The next value head is head_stride heads on.
+// q, k, v, out_stride in o or dout, value_heads in g and beta.
 struct DeltaRows {
   Float type;
   const void *q, *k, *v;
   const float *g, *beta;
-  int64_t row_stride, out_stride, value_heads, head_stride, group, key_dim, value_dim;
+  int64_t row_stride, out_stride, value_heads, group, key_dim, value_dim;
   float eps;
 };
 

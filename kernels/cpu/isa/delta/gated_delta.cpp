@@ -45,8 +45,7 @@ void forward(const DeltaForward& task) {
   if (task.o) multiply<false>(rows, dim, seen, q, dim, 1, task.chunk.keys, kChunkRows, scores, kChunkRows);
 
   for (int64_t head = 0; head < in.group; ++head) {
-    const int64_t own_head = head * in.head_stride;  // in v, g, beta and o
-    const float *g = in.g + own_head, *beta = in.beta + own_head, *state = task.chunk.states + head * dim * wide;
+    const float *g = in.g + head, *beta = in.beta + head, *state = task.chunk.states + head * dim * wide;
     float *deltas = task.chunk.deltas + head * kChunkRows * wide, *sums = task.chunk.sums + head * kChunkRows;
     for (int64_t i = 0; i < rows; ++i)
       sums[begun + i] = (begun + i ? sums[begun + i - 1] : 0.0f) + g[i * in.value_heads];
@@ -55,7 +54,7 @@ void forward(const DeltaForward& task) {
     float* own = deltas + begun * wide;
     multiply<false>(rows, dim, wide, k, dim, 1, state, wide, own, wide);
     for (int64_t i = 0; i < rows; ++i) {
-      const T* v = static_cast<const T*>(in.v) + i * in.row_stride + own_head * wide;
+      const T* v = static_cast<const T*>(in.v) + i * in.row_stride + head * wide;
       const float b = beta[i * in.value_heads];
       for (int64_t c = 0; c < wide; c += kWidth)
         store(own + i * wide + c, splat(b) * fma(splat(-decays[begun + i]), load(own + i * wide + c), load(v + c)));
@@ -75,7 +74,7 @@ void forward(const DeltaForward& task) {
                      o + i * wide, wide);
     }
     for (int64_t i = 0; i < rows; ++i) {
-      T* to = static_cast<T*>(task.o) + i * in.out_stride + own_head * wide;
+      T* to = static_cast<T*>(task.o) + i * in.out_stride + head * wide;
       for (int64_t c = 0; c < wide; c += kWidth) store(to + c, load(o + i * wide + c));
     }
   }

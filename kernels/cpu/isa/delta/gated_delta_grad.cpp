@@ -84,8 +84,7 @@ struct Backward {
 
   void of_head(int64_t head) {
     const float *sums = task.chunk.sums + head * kChunkRows, *deltas = task.chunk.deltas + head * kChunkRows * wide;
-    const int64_t own_head = head * in.head_stride;  // in v, g, beta and o
-    const float* beta = in.beta + own_head;
+    const float* beta = in.beta + head;
     const float last = sums[rows - 1];
     for (int64_t j = 0; j < kChunkRows; j += kWidth) {
       store(decays + j, exp(load(sums + j)));
@@ -93,7 +92,7 @@ struct Backward {
     }
     clear(dsums, kChunkRows);
     for (int64_t i = 0; i < rows; ++i) {
-      widen(static_cast<const T*>(task.dout) + i * in.out_stride + own_head * wide, wide, dout + i * wide);
+      widen(static_cast<const T*>(task.dout) + i * in.out_stride + head * wide, wide, dout + i * wide);
       for (int64_t c = 0; c < wide; c += kWidth)
         store(faded + i * wide + c, splat(decays[i]) * load(dout + i * wide + c));
       decayed_row(scores + i * kChunkRows, 1, sums[i], sums, i + 1, p + i * kChunkRows);
@@ -109,7 +108,7 @@ struct Backward {
     multiply<true>(rows, rows, dim, da, kChunkRows, 1, k, dim, dk, dim);
     multiply<true>(rows, rows, dim, da, 1, kChunkRows, k, dim, dk, dim);
     float total = 0;
-    for (int64_t i = rows - 1; i >= 0; --i) task.dg[i * in.value_heads + own_head] = total += dsums[i];
+    for (int64_t i = rows - 1; i >= 0; --i) task.dg[i * in.value_heads + head] = total += dsums[i];
   }
 
   // Through the state that the chunk began with and the one that it leaves. dd becomes the gradient of D but for A's
@@ -152,14 +151,13 @@ struct Backward {
 
   // Through the triangular system: dd becomes the gradient of beta R, and da that of K K^T.
   void of_deltas(int64_t head, const float* sums) {
-    const int64_t own_head = head * in.head_stride;
     float* dstate = task.dstates + head * dim * wide;
     solve_back(a, rows, wide, dd);
     multiply<false>(rows, wide, kChunkRows, dd, wide, 1, deltas_t, kChunkRows, raw, kChunkRows);
     for (int64_t i = 0; i < rows; ++i) {
-      const T* v = static_cast<const T*>(in.v) + i * in.row_stride + own_head * wide;
-      T* dv = static_cast<T*>(task.dv) + i * in.row_stride + own_head * wide;
-      const float b = in.beta[i * in.value_heads + own_head];
+      const T* v = static_cast<const T*>(in.v) + i * in.row_stride + head * wide;
+      T* dv = static_cast<T*>(task.dv) + i * in.row_stride + head * wide;
+      const float b = in.beta[i * in.value_heads + head];
       float *of_d = dd + i * wide, *of_read = read + i * wide, *row = da + i * kChunkRows;
       decayed_row(raw + i * kChunkRows, -1, sums[i], sums, i, row);
       const float dbeta = pass_decays(row, overlaps + i * kChunkRows, i, b, i, dsums);
@@ -172,7 +170,7 @@ struct Backward {
         store(dv + c, dr);
         store(of_read + c, ds);
       }
-      task.dbeta[i * in.value_heads + own_head] = dbeta + sum(of_beta);
+      task.dbeta[i * in.value_heads + head] = dbeta + sum(of_beta);
       dsums[i] += sum(of_decay);
     }
     multiply<false>(rows, wide, dim, read, wide, 1, state_t, dim, product, dim);
