@@ -47,6 +47,7 @@ local guessed
 if opt.draft_vocab > 0 then
   local once = data:batches { row_tokens = opt.row_tokens, seed = opt.seed, eval_share = opt.eval_share, once = true }
   guessed = draft_report.most_frequent(once, micro_batch, opt.draft_vocab, model.config.vocab)
+  q.fs.mkdir(opt.out)
   q.fs.write(opt.out .. "/draft_vocab.json", q.json.encode(guessed) .. "\n")
 end
 local function measure(when)
