@@ -36,7 +36,7 @@ namespace {
 
 // Most rows and columns of a piece. Columns are halved, down to the least, until there are kPieces for many threads, and
 // what a piece may have to decode of a weight fits a second-level cache or little more.
-constexpr int64_t kTileRows = 256, kTileColumns = 512, kLeastColumns = 64, kPieces = 64, kMostDecoded = 1 << 20;
+constexpr int64_t kTileRows = 256, kTileColumns = 512, kLeastColumns = 64, kPieces = 32, kMostDecoded = 1 << 20;
 
 // Rows of one expert, and columns of y.
 struct Piece {
