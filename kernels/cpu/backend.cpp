@@ -4,6 +4,7 @@
 
 #include "kernels/backends.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/lm_head.h"
 #include "kernels/system_memory.h"
 
 namespace qeng {
@@ -45,6 +46,15 @@ class CpuBackend : public Backend {
   void download(void* host, const void* device, size_t bytes) override { std::memcpy(host, device, bytes); }
 
   Memory memory() override { return system_memory(); }
+
+  // Each chunk adds to all of the weight's gradient: as many rows as 512 MB of logits hold, at least 256, at most 1024.
+  // They depend on the vocabulary alone, so that other rows of a step change no sum.
+  int head_chunk(int64_t, int64_t vocab) const override {
+    constexpr int64_t kMostBytes = int64_t{512} << 20;
+    int rows = 1024;
+    while (rows > 256 && rows * LmHeadParts::row(vocab) * 4 > kMostBytes) rows /= 2;
+    return rows;
+  }
 
   size_t limits_memory() override { return limits_.bandwidth == 0 ? kLimitsMemory : 0; }
   const Limits& limits() override {
