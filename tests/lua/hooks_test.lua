@@ -25,12 +25,15 @@ local ids = { 3, 14, 15, 92, 65, 35 }
 
 local model = new()
 assert(table.concat(model.places, " ") ==
-  "embed layers.0.attn layers.0.mlp layers.0 layers.1.attn layers.1.mlp layers.1 norm", table.concat(model.places, " "))
+  "embed layers.0.attn.query layers.0.attn.key layers.0.attn.value layers.0.attn layers.0.mlp layers.0 " ..
+  "layers.1.attn.query layers.1.attn.key layers.1.attn.value layers.1.attn layers.1.mlp layers.1 norm",
+  table.concat(model.places, " "))
 local plain = model:logits(ids):hash()
 local order = {}
 for _, place in ipairs(model.places) do
   model:hook(place, function(x, name)
-    assert(x:shape()[1] == #ids and x:shape()[2] == 32)
+    local shape = x:shape()
+    assert(shape[1] == #ids and (#shape == 3 or shape[2] == 32))
     order[#order + 1] = name
   end)
 end
@@ -45,6 +48,16 @@ for place, weight in pairs(parts) do
   local hooked = model:logits(ids):hash()
   model:hook(place)
   assert(hooked ~= plain and hooked == new(weight):logits(ids):hash(), place)
+end
+do  -- without values attention gives nothing; with keys that are all alike it gives what it does without queries
+  local function hooked(place)
+    model:hook(place, nothing)
+    local hash = model:logits(ids):hash()
+    model:hook(place)
+    return hash
+  end
+  assert(hooked "layers.0.attn.value" == hooked "layers.0.attn" and hooked "layers.0.attn.value" ~= plain)
+  assert(hooked "layers.0.attn.key" == hooked "layers.0.attn.query" and hooked "layers.0.attn.key" ~= plain)
 end
 model:hook("norm", nothing)
 assert(model:logits(ids):abs():max():item() == 0)
@@ -157,8 +170,8 @@ assert(q.tensor({ 0, 2 }):top(1)[1].token == nil)
 
 -- ---------------------------------------------------------------- what is refused
 
-refused("there is no place layers.9.attn; model.places lists them: embed, layers.0.attn", model.hook, model,
-  "layers.9.attn", nothing)
+refused("there is no place layers.9.attn; model.places lists them: embed, layers.0.attn.query", model.hook,
+  model, "layers.9.attn", nothing)
 refused("a function expected for norm, or nil to remove it, got a table", model.hook, model, "norm", {})
 model:hook("norm", function(x) return x:reshape { 2, 3, 32 } end)
 refused("hook of norm: it returned f32 [2, 3, 32], expected f32 [6, 32]", model.logits, model, ids)

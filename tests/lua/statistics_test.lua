@@ -1,4 +1,5 @@
--- The tests of report/statistics.lua are SciPy's (tests/golden/statistics_golden.py); intervals hold the mean as often as they say.
+-- The tests of report/statistics.lua are SciPy's (tests/golden/statistics_golden.py); intervals hold the mean as
+-- often as they say.
 local q = require "qeng"
 local statistics = require "qeng.report.statistics"
 

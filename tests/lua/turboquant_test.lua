@@ -1,5 +1,5 @@
--- Codebooks, rotations and codecs are what theory and published tables say (the figures of Lloyd-Max quantisers of a sphere's
--- coordinates in float64; those of the normal distribution are Max's).
+-- Codebooks, rotations and codecs are what theory and published tables say (the figures of Lloyd-Max quantisers of a
+-- sphere's coordinates in float64; those of the normal distribution are Max's).
 local codebook = require "qeng.turboquant.codebook"
 local codecs = require "qeng.turboquant.codecs"
 local q = require "qeng"
@@ -13,30 +13,37 @@ end
 
 do  -- codebooks: the levels above 0 times sqrt(dim), and the distortion
   local known = {
-    { 64, { 0.80101 }, 0.35839 }, { 64, { 0.45212, 1.49997 }, 0.11453 }, { 64, { 0.24375, 0.75066, 1.32934, 2.11131 }, 0.03339 },
+    { 64, { 0.80101 }, 0.35839 }, { 64, { 0.45212, 1.49997 }, 0.11453 },
+    { 64, { 0.24375, 0.75066, 1.32934, 2.11131 }, 0.03339 },
     { 64, { 0.12735, 0.38472, 0.65049, 0.93189, 1.23940, 1.59085, 2.02331, 2.64637 }, 0.00913 },
-    { 128, { 0.79944 }, 0.36089 }, { 128, { 0.45245, 1.50519 }, 0.11600 }, { 128, { 0.24442, 0.75333, 1.33660, 2.13147 }, 0.03397 },
+    { 128, { 0.79944 }, 0.36089 }, { 128, { 0.45245, 1.50519 }, 0.11600 },
+    { 128, { 0.24442, 0.75333, 1.33660, 2.13147 }, 0.03397 },
     { 128, { 0.12787, 0.38638, 0.65362, 0.93710, 1.24777, 1.60434, 2.04593, 2.68886 }, 0.00932 },
-    { 256, { 0.79866 }, 0.36214 }, { 256, { 0.45262, 1.50780 }, 0.11674 }, { 256, { 0.24476, 0.75467, 1.34025, 2.14167 }, 0.03426 },
+    { 256, { 0.79866 }, 0.36214 }, { 256, { 0.45262, 1.50780 }, 0.11674 },
+    { 256, { 0.24476, 0.75467, 1.34025, 2.14167 }, 0.03426 },
     { 256, { 0.12813, 0.38721, 0.65519, 0.93971, 1.25199, 1.61117, 2.05741, 2.71057 }, 0.00941 },
   }
   for _, row in ipairs(known) do
     local dim, levels, distortion = unpack(row)
     local bits = math.log(2 * #levels) / math.log(2)
     local book = codebook.sphere(dim, bits)
-    for i, level in ipairs(levels) do near(book.levels[#levels + i] * math.sqrt(dim), level, 6e-6, ("level %d of %d, %d bits"):format(i, dim, bits)) end
+    for i, level in ipairs(levels) do
+      near(book.levels[#levels + i] * math.sqrt(dim), level, 6e-6, ("level %d of %d, %d bits"):format(i, dim, bits))
+    end
     near(book.distortion, distortion, 6e-6, "distortion")
   end
   -- Many coordinates: the normal distribution's.
   local normal = {
     { 0.797885 }, { 0.452780, 1.510418 }, { 0.245094, 0.756005, 1.343909, 2.151946 },
     { 0.128395, 0.388048, 0.656759, 0.942340, 1.256231, 1.618046, 2.069017, 2.732590 },
-    { 0.065890, 0.198052, 0.331378, 0.466700, 0.604934, 0.747136, 0.894565, 1.048783, 1.211804, 1.386340, 1.576228, 1.787233,
-      2.028728, 2.317739, 2.691120, 3.260732 },
+    { 0.065890, 0.198052, 0.331378, 0.466700, 0.604934, 0.747136, 0.894565, 1.048783, 1.211804, 1.386340, 1.576228,
+      1.787233, 2.028728, 2.317739, 2.691120, 3.260732 },
   }
   for bits, levels in ipairs(normal) do
     local book = codebook.sphere(1e8, bits)
-    for i, level in ipairs(levels) do near(book.levels[#levels + i] * 1e4, level, 1e-6, ("level %d of %d bits"):format(i, bits)) end
+    for i, level in ipairs(levels) do
+      near(book.levels[#levels + i] * 1e4, level, 1e-6, ("level %d of %d bits"):format(i, bits))
+    end
   end
   for bits, distortion in ipairs { 0.363380, 0.117482, 0.034548, 0.009501, 0.002505, 6.442e-4, 1.635e-4, 4.119e-5 } do
     near(codebook.sphere(1e8, bits).distortion / distortion, 1, 2.5e-4, ("distortion of %d bits"):format(bits))
@@ -62,7 +69,8 @@ do  -- rotations are orthogonal, keep products, and are undone; those of blocks 
       local y = rotations.apply(r, x)
       assert((rotations.undo(r, y) - x):abs():max():item() < 2e-6 and (y:norm(-1) - 1):abs():max():item() < 2e-6)
       assert(name == "identity" or (y - x):abs():max():item() > 0.01, name .. " turns nothing")
-      assert(name == "identity" or (rotations.make(name, dim, 8).matrix - r.matrix):abs():max():item() > 0.1, "one for all seeds")
+      local other = rotations.make(name, dim, 8).matrix
+      assert(name == "identity" or (other - r.matrix):abs():max():item() > 0.1, "one for all seeds")
     end
   end
   -- The determinant of 8 rows by elimination.
@@ -103,7 +111,8 @@ do  -- the mean squared error of unit vectors, and what corrections promise
     for bits = 1, 4 do
       local want = codebook.sphere(dim, bits).distortion
       local decoded = codecs.sphere(dim, { bits = bits, correction = "none" }).reconstruct(x)
-      near((decoded - x):square():sum(-1):mean():item() / want, 1, 0.01, ("distortion of %d bits, %d"):format(bits, dim))
+      local error_ = (decoded - x):square():sum(-1):mean():item()
+      near(error_ / want, 1, 0.01, ("distortion of %d bits, %d"):format(bits, dim))
       near((decoded * x):sum(-1):mean():item(), 1 - want, 2e-3, "what is kept of the length")
       local same = codecs.sphere(dim, { bits = bits, correction = "norm" }).reconstruct(x * 3)
       assert((same:norm(-1) - 3):abs():max():item() < 3e-3, "the length is not that of the vector")
@@ -118,8 +127,8 @@ do  -- the mean squared error of unit vectors, and what corrections promise
   assert(codecs.product(64, { bits = 2 }).reconstruct(zeros):abs():max():item() == 0)
 end
 
--- Errors of products of `count` random directions with directions at right angles to them: mean, its standard error, and dim
--- times the mean square.
+-- Errors of products of `count` random directions with directions at right angles to them: mean, its standard error,
+-- and dim times the mean square.
 local function product_errors(codec_of, dim, count, rounds)
   local sum, squares = 0, 0
   for round = 1, rounds do
@@ -136,12 +145,16 @@ end
 do  -- Stage 2 has no bias and its variance is the theory's; the corrected Stage 1 has less
   local dim = 128
   for bits, want in ipairs { 1.55, 0.557, 0.175, 0.053 } do
-    local mean, error_, variance = product_errors(function(round) return codecs.product(dim, { bits = bits, seed = round }) end, dim, 2000, 10)
-    assert(math.abs(mean) < 3 * error_, ("Stage 2 of %d bits is biased: %g, standard error %g"):format(bits, mean, error_))
+    local mean, error_, variance = product_errors(function(round)
+      return codecs.product(dim, { bits = bits, seed = round })
+    end, dim, 2000, 10)
+    assert(math.abs(mean) < 3 * error_, ("Stage 2 of %d bits is biased: %g +- %g"):format(bits, mean, error_))
     near(variance / want, 1, 0.04, ("variance of Stage 2, %d bits"):format(bits))
   end
   for bits, want in ipairs { 0.57, 0.128, 0.0348, 0.0093 } do
-    local mean, error_, variance = product_errors(function() return codecs.sphere(dim, { bits = bits, correction = "inner" }) end, dim, 5000, 4)
+    local mean, error_, variance = product_errors(function()
+      return codecs.sphere(dim, { bits = bits, correction = "inner" })
+    end, dim, 5000, 4)
     assert(math.abs(mean) < 3 * error_)
     near(variance / want, 1, 0.04, ("variance of the corrected Stage 1, %d bits"):format(bits))
   end
@@ -153,7 +166,8 @@ do  -- Stage 2 has no bias and its variance is the theory's; the corrected Stage
   local estimates = draws:matmul(q.tensor(r)):ge(0) * 2 - 1
   estimates = estimates * draws:matmul(q.tensor(other)) * math.sqrt(math.pi / 2)
   local variance = math.pi / 2 - product * product
-  assert(math.abs(estimates:mean():item() - product) < 3 * math.sqrt(variance / count), "signs of random products are biased")
+  local bias = estimates:mean():item() - product
+  assert(math.abs(bias) < 3 * math.sqrt(variance / count), "signs of random products are biased")
   near(estimates:var():item() / variance, 1, 0.02, "variance of an estimate by a sign")
 end
 
@@ -176,7 +190,8 @@ do  -- values under an attention of one key: the error is that of the vector
   local x = directions(4000, 256, 21)
   for bits, want in pairs { [2] = 0.342, [3] = 0.185, [4] = 0.097, [8] = 0.0064 } do
     local decoded = codecs.sphere(256, { bits = bits, correction = "none" }).reconstruct(x)
-    near(((decoded - x):square():sum() / x:square():sum()):sqrt():item(), want, 0.01 * want, ("values in %d bits"):format(bits))
+    local relative = ((decoded - x):square():sum() / x:square():sum()):sqrt():item()
+    near(relative, want, 0.01 * want, ("values in %d bits"):format(bits))
   end
 end
 
@@ -190,13 +205,17 @@ do  -- sizes are true: scales and masks are counted
   -- At equal bits mixed widths are worse than a uniform one.
   local x = directions(4000, 128, 31)
   local function distortion(codec) return (codec.reconstruct(x) - x):square():sum(-1):mean():item() end
-  near(distortion(codecs.alternating(128, { bits = 2, wide = 1, period = 2, correction = "none" })), 0.076, 0.002, "2.5 bits")
-  near(distortion(codecs.alternating(128, { bits = 2, wide = 1, period = 4, correction = "none" })), 0.0955, 0.002, "2.25 bits")
+  local function between(period)
+    return distortion(codecs.alternating(128, { bits = 2, wide = 1, period = period, correction = "none" }))
+  end
+  near(between(2), 0.076, 0.002, "2.5 bits")
+  near(between(4), 0.0955, 0.002, "2.25 bits")
   near(distortion(mixed), 0.083, 0.003, "mixed widths")
 end
 
 for _, case in ipairs {
-  { function() codebook.sphere(3, 2) end, "expected 4 or more" }, { function() codebook.sphere(64, 9) end, "expected 1 to 8" },
+  { function() codebook.sphere(3, 2) end, "expected 4 or more" },
+  { function() codebook.sphere(64, 9) end, "expected 1 to 8" },
   { function() rotations.make("spin", 64) end, "expected one of identity" },
   { function() rotations.make("block_so8_static", 60) end, "multiple of 8" },
   { function() codecs.sphere(64, { bits = 2, correction = "x" }) end, "expected none, norm or inner" },

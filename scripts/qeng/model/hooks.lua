@@ -1,6 +1,7 @@
 -- Hooks: functions of the user's that read or change what passes a place of a model. The parts in model/nn.lua name the
 -- places (model.places), in the order that tokens pass them:
 --   embed            the embedded tokens
+--   layers.N.attn.query, .key, .value   what block N's attention computes with: [tokens, heads, head_dim], after RoPE
 --   layers.N.attn    the output of block N's attention, before it is added to the residual stream
 --   layers.N.mlp     that of its MLP
 --   layers.N.mlp.router   of an MLP of experts, before it: the router's logits

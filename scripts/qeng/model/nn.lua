@@ -234,7 +234,8 @@ function nn.attention(opt)
     local k_norm = opt.qk_norm and p:norm("k_norm", whole and narrow or c.head_dim, c.eps, c.plus_one)
     local sinks = opt.sinks and p:at("sinks"):weight("weight", { c.heads })
     local state = block:state(kv_pages.kind(c.kv_heads, c.head_dim, value_dim))
-    local passed = block:place "attn"
+    local passed_query, passed_key = block:place "attn.query", block:place "attn.key"
+    local passed_value, passed = block:place "attn.value", block:place "attn"
 
     return function(x, seq)
       local tokens = x:shape()[1]
@@ -248,6 +249,7 @@ function nn.attention(opt)
       if not opt.no_rope then
         query, key = q.rope(query, key, seq.positions, opt.local_rope and seq.rope_local or seq.rope)
       end
+      query, key, value = passed_query(query), passed_key(key), passed_value(value)
       local how = {
         window = opt.window or 0, scale = c.attention_scale, softcap = c.attention_softcap,
         sinks = sinks and sinks:to "f32",

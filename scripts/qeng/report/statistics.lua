@@ -1,5 +1,5 @@
--- Tests of whether methods differ that were tried on the same documents, and intervals of means. Ranks of equal values are their
--- mean rank. Values are finite numbers; a probability is two-sided.
+-- Tests of whether methods differ that were tried on the same documents, and intervals of means. Ranks of equal
+-- values are their mean rank. Values are finite numbers; a probability is two-sided.
 
 local q = require "qeng.core"
 
@@ -12,8 +12,8 @@ local function log_gamma_half(twice)
   return sum
 end
 
--- The probability that a chi-squared variable of so many degrees of freedom is at least x: the upper incomplete gamma function,
--- by its series below the mean and by Lentz's continued fraction above.
+-- The probability that a chi-squared variable of so many degrees of freedom is at least x: the upper incomplete gamma
+-- function, by its series below the mean and by Lentz's continued fraction above.
 function statistics.chi_squared_tail(x, degrees)
   if x <= 0 then return 1 end
   local a, half = degrees / 2, x / 2
@@ -74,9 +74,9 @@ function statistics.spearman(a, b)
   return xs > 0 and ys > 0 and product / math.sqrt(xs * ys) or nil
 end
 
--- Wilcoxon's signed ranks: whether differences of pairs lie evenly around 0. Those of 0 are left out. Up to 50 differences
--- without equal sizes the probability is exact, else the normal distribution's.
--- {statistic = the smaller sum of ranks, probability =, count =}
+-- Wilcoxon's signed ranks: whether differences of pairs lie evenly around 0. Those of 0 are left out. Up to 50
+-- differences without equal sizes the probability is exact, else the normal distribution's. {statistic = the smaller
+-- sum of ranks, probability =, count =}
 function statistics.wilcoxon(differences)
   local sizes, positive = {}, {}
   for _, d in ipairs(differences) do
@@ -105,8 +105,8 @@ function statistics.wilcoxon(differences)
   return { statistic = statistic, probability = probability, count = n }
 end
 
--- Friedman's test of whether treatments differ: rows[block][treatment], at least 3 treatments and 2 blocks, which have to be
--- independent. {statistic =, probability =, ranks = each treatment's mean rank}
+-- Friedman's test of whether treatments differ: rows[block][treatment], at least 3 treatments and 2 blocks, which
+-- have to be independent. {statistic =, probability =, ranks = each treatment's mean rank}
 function statistics.friedman(rows)
   local blocks, count = #rows, #rows[1]
   if blocks < 2 or count < 3 then
@@ -122,7 +122,8 @@ function statistics.friedman(rows)
   local squares, means = 0, {}
   for t = 1, count do squares, means[t] = squares + sums[t] ^ 2, sums[t] / blocks end
   local correction = 1 - ties / (blocks * count * (count ^ 2 - 1))
-  if correction == 0 then return { statistic = 0, probability = 1, ranks = means } end  -- all values of each block are equal
+  -- All values of each block are equal:
+  if correction == 0 then return { statistic = 0, probability = 1, ranks = means } end
   local statistic = (12 / (blocks * count * (count + 1)) * squares - 3 * blocks * (count + 1)) / correction
   return { statistic = statistic, probability = statistics.chi_squared_tail(statistic, count - 1), ranks = means }
 end
@@ -142,8 +143,8 @@ function statistics.holm(probabilities)
   return adjusted
 end
 
--- The mean of independent values and its 95 % interval: of the means of 10,000 samples with replacement, by percentile. Of
--- pairs give the differences. The same values give the same interval.
+-- The mean of independent values and its 95 % interval: of the means of 10,000 samples with replacement, by
+-- percentile. Of pairs give the differences. The same values give the same interval.
 function statistics.interval(values)
   local rounds, n, total = 10000, #values, 0
   for _, v in ipairs(values) do total = total + v end

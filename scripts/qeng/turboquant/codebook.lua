@@ -1,9 +1,9 @@
 -- The levels that represent one coordinate of a random unit vector with the least mean squared error.
 --
--- A coordinate t of a vector drawn evenly from the unit sphere of d dimensions has the density of (1 - t^2)^((d - 3) / 2)
--- on [-1, 1]. Its best levels (Lloyd 1957, Max 1960) are the means of their cells, and cells end half way between levels:
--- equations that Newton's method solves at once, as each level meets its two neighbours alone. Lloyd's own iteration needs
--- a hundred thousand rounds for 256 levels.
+-- A coordinate t of a vector drawn evenly from the unit sphere of d dimensions has the density of (1 - t^2)^((d - 3)
+-- / 2) on [-1, 1]. Its best levels (Lloyd 1957, Max 1960) are the means of their cells, and cells end half way
+-- between levels: equations that Newton's method solves at once, as each level meets its two neighbours alone.
+-- Lloyd's own iteration needs a hundred thousand rounds for 256 levels.
 --
 -- Here lengths are in units of 1 / sqrt(d), so that they hardly depend on d, and the levels below 0 are left out.
 
@@ -109,7 +109,9 @@ local made = {}
 -- A coordinate on a threshold belongs to the lower level.
 function codebook.sphere(dim, bits)
   if dim < 4 or dim % 1 ~= 0 then q.error("value", ("a codebook for vectors of %s; expected 4 or more"):format(dim)) end
-  if bits < 1 or bits > 8 or bits % 1 ~= 0 then q.error("value", ("a codebook of %s bits; expected 1 to 8"):format(bits)) end
+  if bits < 1 or bits > 8 or bits % 1 ~= 0 then
+    q.error("value", ("a codebook of %s bits; expected 1 to 8"):format(bits))
+  end
   local name = dim .. "/" .. bits
   if made[name] then return made[name] end
   local count = 2 ^ (bits - 1)

@@ -1,9 +1,10 @@
 -- Codes of vectors in few bits, as functions from vectors to what their codes stand for.
 --
--- A codec is {name =, bits = bits of a coordinate, with scales and masks counted, reconstruct = function(x)}, for vectors
--- of dim coordinates: x [n, dim] f32 -> [n, dim]. Vectors are turned before (rotations.lua). Scales are f16.
+-- A codec is {name =, bits = bits of a coordinate, with scales and masks counted, reconstruct = function(x)}, for
+-- vectors of dim coordinates: x [n, dim] f32 -> [n, dim]. Vectors are turned before (rotations.lua). Scales are f16.
 --
--- Zandieh, Daliri, Hadian, Mirrokni 2026, arXiv 2504.19874; corrections of the scale: Gao et al. 2024, arXiv 2409.09913.
+-- Zandieh, Daliri, Hadian, Mirrokni 2026, arXiv 2504.19874; corrections of the scale: Gao et al. 2024, arXiv
+-- 2409.09913.
 
 local codebook = require "qeng.turboquant.codebook"
 local q = require "qeng.core"
@@ -43,7 +44,7 @@ local corrections = {
 }
 
 -- Levels, and the vector's length over its correction as the scale. Lengths of 0 give 0.
-local function scaled(x, unit, norm, code, correction)
+local function scaled(unit, norm, code, correction)
   local by = corrections[correction](unit, code)
   if by ~= 1 then norm = norm / q.where(norm:gt(0), by, 1) end
   return (code * as_f16(norm)):compute()
@@ -64,7 +65,7 @@ function codecs.sphere(dim, opt)
     name = ("sphere%d %s"):format(bits, correction), bits = bits + 16 / dim,
     reconstruct = function(x)
       local norm, unit = split(x)
-      return scaled(x, unit, norm, levels_of(unit, book, bits), correction)
+      return scaled(unit, norm, levels_of(unit, book, bits), correction)
     end,
   }
 end
@@ -83,13 +84,13 @@ function codecs.alternating(dim, opt)
       local code = q.concat({
         levels_of(parts:slice(3, 0, wide), high, bits + 1), levels_of(parts:slice(3, wide), low, bits),
       }, 3):reshape(x:shape())
-      return scaled(x, unit, norm, code, correction)
+      return scaled(unit, norm, code, correction)
     end,
   }
 end
 
--- The seed's mixed widths: of each vector the quarter of the coordinates that are largest has a bit more. Which they are
--- is stored, as the number of that choice. opt: {bits =, correction = "none"}
+-- The seed's mixed widths: of each vector the quarter of the coordinates that are largest has a bit more. Which they
+-- are is stored, as the number of that choice. opt: {bits =, correction = "none"}
 function codecs.mixed(dim, opt)
   local bits, correction = opt.bits, check_correction(opt.correction or "none")
   if dim % 4 ~= 0 then q.error("value", ("a quarter of %d coordinates"):format(dim)) end
@@ -102,7 +103,7 @@ function codecs.mixed(dim, opt)
       local size = unit:abs()
       local least = size:topk(chosen, -1):slice(2, chosen - 1)
       local code = q.where(size:ge(least), levels_of(unit, high, bits + 1), levels_of(unit, low, bits))
-      return scaled(x, unit, norm, code, correction)
+      return scaled(unit, norm, code, correction)
     end,
   }
 end

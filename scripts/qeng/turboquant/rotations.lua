@@ -1,5 +1,6 @@
--- Rotations of the vectors of a head before their coordinates are quantized: a codebook of a random direction's coordinates
--- suits any vector that has been turned at random. Products of turned vectors are those of the vectors themselves.
+-- Rotations of the vectors of a head before their coordinates are quantized: a codebook of a random direction's
+-- coordinates suits any vector that has been turned at random. Products of turned vectors are those of the vectors
+-- themselves.
 --
 -- A rotation is {name =, dim =, matrix = R: [dim, dim] f32}; y = x R^T, as rotations.apply does.
 
@@ -72,10 +73,13 @@ local function hadamard(dim, seed, rounds)
 end
 
 local function check_block(dim)
-  if dim % 8 ~= 0 then q.error("unsupported", ("rotations of blocks of 8 need a multiple of 8 coordinates, not %d"):format(dim)) end
+  if dim % 8 ~= 0 then
+    q.error("unsupported", ("rotations of blocks of 8 need a multiple of 8 coordinates, not %d"):format(dim))
+  end
 end
 
--- The maps of zapabob/Turboquant-CUDA's three views of a block of 8: where each new coordinate comes from, and its sign.
+-- The maps of zapabob/Turboquant-CUDA's three views of a block of 8: where each new coordinate comes from, and its
+-- sign.
 local views = {
   vector = { 1, 2, 3, 4, 5, 6, 7, 8 },
   plus = { 1, 8, 2, 3, 4, 5, 6, 7 },
@@ -120,8 +124,8 @@ function rotations.make(name, dim, seed)
   return { name = name, dim = dim, matrix = q.scope(function() return q.keep(maker(dim, seed or 0)) end) }
 end
 
--- The matrix [dim, dim] of blocks exp(A - A^T), after a view's map: of determinant 1, differentiable by A: [dim / 8, 8, 8].
--- exp by squaring 4 times the Taylor polynomial of a 16th.
+-- The matrix [dim, dim] of blocks exp(A - A^T), after a view's map: of determinant 1, differentiable by A: [dim / 8,
+-- 8, 8]. exp by squaring 4 times the Taylor polynomial of a 16th.
 function rotations.of_blocks(a, view)
   local count = a:shape()[1]
   local s = (a - a:transpose(2, 3)) * (1 / 16)
@@ -132,7 +136,8 @@ function rotations.of_blocks(a, view)
   end
   for _ = 1, 4 do sum = sum:matmul(sum) end
   -- Block b in rows and columns 8b and on.
-  local blocks = (sum:unsqueeze(3) * q.tensor(identity_rows(count)):reshape { count, 1, count, 1 }):reshape { 8 * count, 8 * count }
+  local places = q.tensor(identity_rows(count)):reshape { count, 1, count, 1 }
+  local blocks = (sum:unsqueeze(3) * places):reshape { 8 * count, 8 * count }
   if not view or view == "vector" then return blocks end
   if not views[view] then q.error("value", ("view %s; expected vector, plus or minus"):format(tostring(view))) end
   return blocks:matmul(q.tensor(view_rows(view, 8 * count)))
