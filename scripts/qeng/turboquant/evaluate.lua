@@ -1,0 +1,143 @@
+-- What codecs do to attention, on captured queries, keys and values (capture.lua). A document's figures are means over
+-- its layers, heads and the queries that are looked at: every n-th position, so that there are `queries` of them, from
+-- position 16 on. Each query sees the keys before it and its own, and logits are scaled as the model scales them.
+--   cosine    of the logits with the right ones, over the keys that are seen, less their means
+--   kl        KL(right || coded) of the softmax, in nats
+--   top1      share of queries whose largest weight stays the same key's
+--   top5      share of the five largest weights that stay among the five
+--   spearman  of the logits
+--   output    |o - o'| / |o| of a head's outputs, keys and values coded;   output_k, output_v: only one of them
+
+local capture = require "qeng.turboquant.capture"
+local methods = require "qeng.turboquant.methods"
+local q = require "qeng.core"
+local statistics = require "qeng.report.statistics"
+
+local evaluate = {}
+
+evaluate.metrics = { "cosine", "kl", "top1", "top5", "spearman", "output", "output_k", "output_v" }
+local ranked = 4  -- queries of a head for which logits are ranked, the last ones: it takes the longest
+
+-- Positions of the queries that are looked at, from 0.
+local function positions_of(tokens, queries)
+  local first = math.min(16, tokens - 1)
+  local count, list = math.min(queries, tokens - first), {}
+  for i = 1, count do list[i] = first + math.floor((i - 0.5) * (tokens - first) / count) end
+  return list
+end
+
+local function spearman(logits, coded, positions)
+  local sum, count = 0, math.min(ranked, #positions)
+  for i = #positions - count, #positions - 1 do
+    local seen = positions[i + 1] + 1
+    local a, b = logits[i]:slice(1, 0, seen):table(), coded[i]:slice(1, 0, seen):table()
+    sum = sum + (statistics.spearman(a, b) or 1)
+  end
+  return sum / count
+end
+
+-- The figures of a head. right: {q [n, dim], k, v [tokens, dim], logits, weights, out, sees, five, counts}
+local function head_figures(right, keys, values, positions)
+  local coded = right.q:matmul(keys, { transpose_b = true })
+  local function centred(x)
+    local mean = (x * right.sees):sum(2, true) / right.counts
+    return ((x - mean) * right.sees):compute()
+  end
+  local a, b = centred(right.logits), centred(coded)
+  local cosine = ((a * b):sum(2) / ((a * a):sum(2) * (b * b):sum(2)):sqrt()):mean():item()
+  local hidden = q.where(right.sees:gt(0), coded, -1e30):compute()
+  local logs = hidden:log_softmax()
+  local weights = logs:exp():compute()
+  local kl = (q.where(right.weights:gt(0), right.weights * (right.logs - logs), 0)):sum(2):mean():item()
+  local top1 = hidden:argmax(2):eq(right.best):to("f32"):mean():item()
+  local five = hidden:ge(hidden:topk(5, 2):slice(2, 4, 5))
+  local top5 = (five * right.five):sum(2):clamp(0, 5):mean():item() / 5
+  local whole = right.out:square():sum()
+  local function off(w, v) return ((w:matmul(v) - right.out):square():sum() / whole):sqrt():item() end
+  return {
+    cosine = cosine, kl = kl, top1 = top1, top5 = top5, spearman = spearman(right.logits, coded:compute(), positions),
+    output = off(weights, values), output_k = off(weights, right.v), output_v = off(right.weights, values),
+  }
+end
+
+local function right_of(query, key, value, scale, positions)
+  local tokens = key:shape()[1]
+  local right = { q = (query * scale):compute(), k = key, v = value }
+  local at = q.tensor(positions):reshape { -1, 1 }
+  right.sees = q.arange(0, tokens):reshape({ 1, tokens }):le(at):to("f32")
+  right.counts = at + 1
+  right.logits = right.q:matmul(key, { transpose_b = true })
+  local hidden = q.where(right.sees:gt(0), right.logits, -1e30):compute()
+  right.logs = hidden:log_softmax()
+  right.weights = right.logs:exp():compute()
+  right.best, right.out = hidden:argmax(2), right.weights:matmul(value)
+  right.five = hidden:ge(hidden:topk(5, 2):slice(2, 4, 5)):to "f32"
+  return right
+end
+
+-- Figures of one document: {[method] = {[metric] = mean, layers = {[layer] = {[metric] =}}}}.
+function evaluate.document(folder, manifest, d, list, queries)
+  local s, found = manifest.settings, {}
+  for _, method in ipairs(list) do found[method.name] = { layers = {} } end
+  q.scope(function()
+    local tensors = capture.document(folder, manifest, d)
+    local positions, group = positions_of(s.tokens, queries), s.heads / s.kv_heads
+    local index = q.tensor(positions, "i32")
+    for _, layer in ipairs(s.layers) do
+      local function part(name) return tensors[("layers.%d.%s"):format(layer, name)]:to "f32" end
+      local query, key, value = part "query", part "key", part "value"
+      for _, method in ipairs(list) do
+        local sums = {}
+        for _, metric in ipairs(evaluate.metrics) do sums[metric] = 0 end
+        for kv = 0, s.kv_heads - 1 do
+          q.scope(function()
+            local k = key:slice(2, kv, kv + 1):reshape({ s.tokens, -1 }):compute()
+            local v = value:slice(2, kv, kv + 1):reshape({ s.tokens, -1 }):compute()
+            local keys, values = method.reconstruct(k), method.reconstruct(v)
+            for h = kv * group, kv * group + group - 1 do
+              local rows = query:slice(2, h, h + 1):reshape({ s.tokens, -1 }):index_select(1, index)
+              local figures = head_figures(right_of(rows, k, v, s.scale, positions), keys, values, positions)
+              for metric, x in pairs(figures) do sums[metric] = sums[metric] + x / s.heads end
+            end
+          end)
+        end
+        found[method.name].layers[tostring(layer)] = sums
+      end
+    end
+  end)
+  for _, method in ipairs(list) do
+    local one = found[method.name]
+    for _, metric in ipairs(evaluate.metrics) do
+      local sum = 0
+      for _, layer in ipairs(s.layers) do sum = sum + one.layers[tostring(layer)][metric] end
+      one[metric] = sum / #s.layers
+    end
+  end
+  return found
+end
+
+-- Evaluates methods on a capture; documents that are in `out` stay. opt: {methods = names, queries =, seed =, watch =}
+-- Returns the methods and the figures of each document.
+function evaluate.run(folder, out, opt)
+  local manifest, list = capture.manifest(folder), {}
+  for i, name in ipairs(opt.methods) do list[i] = methods.parse(name, manifest.settings.head_dim, opt.seed) end
+  local settings = q.host.hash(q.json.encode({ manifest, opt.methods, opt.queries, opt.seed }))
+  local documents = {}
+  for d = 1, #manifest.documents do
+    local path = ("%s/document_%04d.json"):format(out, d)
+    local before = q.fs.kind(path) and q.json.decode(q.fs.read(path))
+    if before and before.settings ~= settings then
+      q.error("value", ("%s: figures of another capture or other methods; give another folder"):format(path))
+    end
+    if not before then
+      before = { settings = settings, figures = evaluate.document(folder, manifest, d, list, opt.queries) }
+      q.fs.write(path, q.json.encode(before) .. "\n")
+      before = q.json.decode(q.fs.read(path))
+    end
+    documents[d] = before.figures
+    if opt.watch then opt.watch(d, #manifest.documents) end
+  end
+  return list, documents, manifest
+end
+
+return evaluate

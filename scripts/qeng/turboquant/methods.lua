@@ -1,0 +1,68 @@
+-- Codecs and rotations by the names that a user gives: ROTATION/CODEC, as "hadamard2/sphere3.inner".
+--   identity random_haar block_so8_static hadamard hadamard2
+--   sphere1 to sphere8, sphere2.25 ...   codes of directions, scaled to the vector's length; sphere3.none: by what the
+--                                        length was, sphere3.inner: so that products are right
+--   mixed2.25 ...                        a bit more for the largest quarter of each vector
+--   product2 to product8                 a bit of each for signs of what is left
+--   q8_0 q5_1 q5_0 q4_1 q4_0             block formats
+--   exact                                nothing
+
+local codecs = require "qeng.turboquant.codecs"
+local q = require "qeng.core"
+local rotations = require "qeng.turboquant.rotations"
+
+local methods = {}
+
+local blocks = { q8_0 = 8.5, q5_1 = 6, q5_0 = 5.5, q4_1 = 5, q4_0 = 4.5 }  -- bits of an element
+
+local function block_codec(dtype, dim)
+  if dim % 32 ~= 0 then q.error("unsupported", ("%s packs 32 elements; heads have %d"):format(dtype, dim)) end
+  return {
+    name = dtype, bits = blocks[dtype],
+    reconstruct = function(x) return q.quantize(x:compute(), dtype):to "f32" end,
+  }
+end
+
+local function sphere(dim, width, correction)
+  local whole = math.floor(width)
+  if whole == width then return codecs.sphere(dim, { bits = width, correction = correction }) end
+  return codecs.alternating(dim, { bits = whole, wide = (width - whole) * 4, period = 4, correction = correction })
+end
+
+local function codec_of(text, dim, seed)
+  if text == "exact" then return { name = text, bits = 16, reconstruct = function(x) return x end } end
+  if blocks[text] then return block_codec(text, dim) end
+  local kind, width, correction = text:match "^(%a+)(%d%.?%d*)%.?(%a*)$"
+  width = tonumber(width)
+  if width and (width * 4) % 1 == 0 and width >= 1 and width <= 8 then
+    if correction == "" then correction = nil end
+    if kind == "sphere" then return sphere(dim, width, correction) end
+    if kind == "mixed" and width % 1 == 0.25 then
+      return codecs.mixed(dim, { bits = math.floor(width), correction = correction })
+    end
+    if kind == "product" and width % 1 == 0 and not correction then
+      return codecs.product(dim, { bits = width, seed = seed + 1 })
+    end
+  end
+  q.error("value", ("codec %s; expected sphere3, sphere2.5.inner, mixed2.25, product3, q8_0, q4_0 or exact"):format(
+    text))
+end
+
+-- {name =, bits =, reconstruct = function(x [n, dim]): what stands for x after its code, turned back}
+function methods.parse(text, dim, seed)
+  local rotation, codec = text:match "^([%w_]+)/([%w_.]+)$"
+  if not rotation then
+    q.error("value", ("method %s; expected ROTATION/CODEC, as hadamard2/sphere3"):format(text))
+  end
+  local turn, code = rotations.make(rotation, dim, seed), codec_of(codec, dim, seed)
+  return {
+    name = text, bits = code.bits,
+    reconstruct = function(x)
+      return q.scope(function()
+        return q.keep(rotations.undo(turn, code.reconstruct(rotations.apply(turn, x):compute())))
+      end)
+    end,
+  }
+end
+
+return methods

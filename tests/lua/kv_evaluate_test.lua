@@ -1,0 +1,163 @@
+-- Captured queries, keys and values are what attention computes with, a capture goes on to the same bytes, and the
+-- figures of codecs are those of plain loops in doubles.
+local capture = require "qeng.turboquant.capture"
+local evaluate = require "qeng.turboquant.evaluate"
+local methods = require "qeng.turboquant.methods"
+local q = require "qeng"
+
+q.device { device = "cpu", threads = 2 }
+local dir = ("%s/qeng_kv_evaluate_%d_%d"):format(os.getenv "TMPDIR" or "/tmp", os.time(), math.random(1e9))
+q.fs.mkdir(dir)
+q.fs.mkdir(dir .. "/captures")
+local text = {}
+for i = 1, 60 do
+  local thing, place = ({ "hat", "dog", "key" })[i % 3 + 1], ({ "box", "hall" })[i % 2 + 1]
+  text[i] = ("The %s is in the %s. "):format(thing, place)
+end
+text = table.concat(text)
+local opt = { tokens = 40, documents = 3, store = "f32" }
+local model = q.load("recipes/tiny", { dtype = "f32" })
+local manifest = capture.run(model, text, dir .. "/captures", opt)
+local s = manifest.settings
+assert(#manifest.documents == 3 and #s.layers == model.config.layers)
+
+-- Attention of head h in doubles: {out = [tokens][dim], weights = [tokens][tokens], logits}
+local function attend(query, key, value, h, kv)
+  local result = { out = {}, weights = {}, logits = {} }
+  for t = 1, #query do
+    local logits, most = {}, -math.huge
+    for j = 1, t do
+      logits[j] = 0
+      for d = 1, s.head_dim do logits[j] = logits[j] + query[t][h][d] * key[j][kv][d] end
+      logits[j] = logits[j] * s.scale
+      most = math.max(most, logits[j])
+    end
+    local weights, total, out = {}, 0, {}
+    for j = 1, t do
+      weights[j] = math.exp(logits[j] - most)
+      total = total + weights[j]
+    end
+    for d = 1, s.head_dim do out[d] = 0 end
+    for j = 1, t do
+      weights[j] = weights[j] / total
+      for d = 1, s.head_dim do out[d] = out[d] + weights[j] * value[j][kv][d] end
+    end
+    result.out[t], result.weights[t], result.logits[t] = out, weights, logits
+  end
+  return result
+end
+
+local group = s.heads / s.kv_heads
+do  -- what is captured gives the output of the model's attention
+  local tensors = capture.document(dir .. "/captures", manifest, 2)
+  local ids, all = {}, model.tokenizer:encode(text)
+  for i = 1, s.tokens do ids[i] = all[manifest.documents[2].start + i] end
+  for _, layer in ipairs(s.layers) do
+    local place = ("layers.%d."):format(layer)
+    local function rows_of(part) return tensors[place .. part]:table() end
+    local query, key, value = rows_of "query", rows_of "key", rows_of "value"
+    local rows = {}
+    for t = 1, s.tokens do rows[t] = {} end
+    for h = 1, s.heads do
+      local out = attend(query, key, value, h, math.floor((h - 1) / group) + 1).out
+      for t = 1, s.tokens do for d = 1, s.head_dim do rows[t][(h - 1) * s.head_dim + d] = out[t][d] end end
+    end
+    local weight
+    for _, p in ipairs(model.parameters) do
+      if p.name == ("model.layers.%d.self_attn.o_proj.weight"):format(layer) then weight = p.tensor end
+    end
+    local want = model:activations(ids, { place .. "attn" })[place .. "attn"]
+    local got = q.linear(q.tensor(rows), weight)
+    local off = (got - want):abs():max():item() / want:abs():max():item()
+    assert(off < 1e-5, "attention of what was captured is another")
+  end
+end
+
+do  -- it goes on to the same bytes, and refuses what is not its own
+  local path = dir .. "/captures/" .. manifest.documents[2].file
+  local before, listed = q.fs.read(path), q.fs.read(dir .. "/captures/manifest.json")
+  local touched = {}
+  q.fs.remove(path)
+  capture.run(model, text, dir .. "/captures", { tokens = 40, documents = 3, store = "f32",
+    watch = function(d, kept) touched[d] = not kept end })
+  assert(not touched[1] and touched[2] and not touched[3])
+  assert(q.fs.read(path) == before and q.fs.read(dir .. "/captures/manifest.json") == listed)
+  local function refused(words, fn, ...)
+    local ok, why = pcall(fn, ...)
+    assert(not ok and tostring(why):find(words, 1, true), tostring(why))
+  end
+  refused("captured with other settings", capture.run, model, text .. ".", dir .. "/captures", opt)
+  refused("documents of 4000", capture.run, model, text, dir, { tokens = 4000, documents = 1, store = "f32" })
+  refused("layer 9", capture.run, model, text, dir, { tokens = 40, documents = 1, store = "f32", layers = { 9 } })
+  q.fs.write(path, before:sub(1, -2) .. "x")
+  refused("is not the file that the manifest names", capture.document, dir .. "/captures", manifest, 2)
+  q.fs.write(path, before)
+  for text_, words in pairs { ["sphere3"] = "ROTATION/CODEC", ["spin/sphere3"] = "rotation spin",
+    ["identity/q9"] = "codec q9", ["identity/sphere9"] = "codec sphere9", ["identity/sphere3.off"] = "correction off" } do
+    refused(words, methods.parse, text_, 32, 0)
+  end
+end
+
+do  -- the figures
+  local list = { methods.parse("identity/exact", s.head_dim, 0), methods.parse("hadamard2/sphere2", s.head_dim, 0) }
+  local found = evaluate.document(dir .. "/captures", manifest, 1, list, 8)
+  local exact, coded = found["identity/exact"], found["hadamard2/sphere2"]
+  assert(exact.kl == 0 and exact.top1 == 1 and exact.top5 == 1 and exact.output == 0 and exact.spearman == 1)
+  assert(coded.kl > 0.01 and coded.cosine < 0.99 and coded.output > coded.output_v)
+  local tensors, layer = capture.document(dir .. "/captures", manifest, 1), s.layers[2]
+  local place = ("layers.%d."):format(layer)
+  local k, v = tensors[place .. "key"], tensors[place .. "value"]
+  local query, key, value = tensors[place .. "query"]:table(), k:table(), v:table()
+  local function decoded(x)
+    local parts = {}
+    for h = 0, s.kv_heads - 1 do
+      parts[h + 1] = list[2].reconstruct(x:slice(2, h, h + 1):reshape({ s.tokens, -1 }):compute()):unsqueeze(2)
+    end
+    return q.concat(parts, 2):table()
+  end
+  local keys, values = decoded(k), decoded(v)
+  local positions = {}
+  for i = 1, 8 do positions[i] = 16 + math.floor((i - 0.5) * (s.tokens - 16) / 8) + 1 end
+  local sums = { kl = 0, top1 = 0, top5 = 0, cosine = 0, output = 0, output_k = 0, output_v = 0 }
+  local function top(list_, n)
+    local order, set = {}, {}
+    for j = 1, #list_ do order[j] = j end
+    table.sort(order, function(a, b) return list_[a] > list_[b] end)
+    for i = 1, n do set[order[i]] = true end
+    return set
+  end
+  for h = 1, s.heads do
+    local kv = math.floor((h - 1) / group) + 1
+    local right, both = attend(query, key, value, h, kv), attend(query, keys, values, h, kv)
+    local only_v, only_k = attend(query, key, values, h, kv), attend(query, keys, value, h, kv)
+    local function off(other)
+      local error_, whole = 0, 0
+      for _, t in ipairs(positions) do
+        for d = 1, s.head_dim do
+          error_, whole = error_ + (other.out[t][d] - right.out[t][d]) ^ 2, whole + right.out[t][d] ^ 2
+        end
+      end
+      return math.sqrt(error_ / whole) / s.heads
+    end
+    sums.output = sums.output + off(both)
+    sums.output_k, sums.output_v = sums.output_k + off(only_k), sums.output_v + off(only_v)
+    for _, t in ipairs(positions) do
+      local a, b, share = right.logits[t], both.logits[t], 1 / #positions / s.heads
+      local ma, mb, ab, aa, bb = 0, 0, 0, 0, 0
+      for j = 1, t do ma, mb = ma + a[j] / t, mb + b[j] / t end
+      for j = 1, t do
+        ab, aa, bb = ab + (a[j] - ma) * (b[j] - mb), aa + (a[j] - ma) ^ 2, bb + (b[j] - mb) ^ 2
+        sums.kl = sums.kl + share * right.weights[t][j] * math.log(right.weights[t][j] / both.weights[t][j])
+      end
+      sums.cosine = sums.cosine + share * ab / math.sqrt(aa * bb)
+      if next(top(a, 1)) == next(top(b, 1)) then sums.top1 = sums.top1 + share end
+      local five = top(b, 5)
+      for j in pairs(top(a, 5)) do if five[j] then sums.top5 = sums.top5 + share / 5 end end
+    end
+  end
+  for metric, want in pairs(sums) do
+    local got = coded.layers[tostring(layer)][metric]
+    assert(math.abs(got - want) < 2e-5 * (1 + math.abs(want)), ("%s: %.8g, expected %.8g"):format(metric, got, want))
+  end
+end
+q.fs.remove(dir)
