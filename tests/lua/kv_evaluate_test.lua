@@ -93,7 +93,8 @@ do  -- it goes on to the same bytes, and refuses what is not its own
   refused("is not the file that the manifest names", capture.document, dir .. "/captures", manifest, 2)
   q.fs.write(path, before)
   for text_, words in pairs { ["sphere3"] = "ROTATION/CODEC", ["spin/sphere3"] = "rotation spin",
-    ["identity/q9"] = "codec q9", ["identity/sphere9"] = "codec sphere9", ["identity/sphere3.off"] = "correction off" } do
+    ["identity/q9"] = "codec q9", ["identity/sphere9"] = "codec sphere9",
+    ["identity/sphere3.off"] = "correction off" } do
     refused(words, methods.parse, text_, 32, 0)
   end
 end

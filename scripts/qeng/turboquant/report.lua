@@ -81,8 +81,8 @@ function report.write(out, methods, documents, manifest)
   end
   q.fs.write(out .. "/trials.csv", table.concat(lines, "\n") .. "\n")
   local s = manifest.settings
-  local head = ("# KV codecs on captures\n\nLayers %s, %d documents of %d tokens, stored in %s. Bits are of a coordinate, "
-    .. "with scales and masks. Means over documents and their 95 %% intervals (bootstrap).\n\n"):format(
+  local head = ("# KV codecs on captures\n\nLayers %s, %d documents of %d tokens, stored in %s. Bits are of a "
+    .. "coordinate, with scales and masks. Means over documents and their 95 %% intervals (bootstrap).\n\n"):format(
     table.concat(s.layers, " "), #documents, s.tokens, s.store)
   q.fs.write(out .. "/summary.md", head .. sections(methods, documents, grid.markdown) .. "\n")
 end
