@@ -12,6 +12,8 @@ local opt = q.options {
   { "methods", { "hadamard2/sphere4", "hadamard2/sphere3", "hadamard2/sphere2", "identity/q8_0", "identity/q4_0",
     "hadamard2/q4_0" }, "ROTATION/CODEC; the first is what the others are compared with" },
   { "queries", 64, "of a document and head", min = 1 },
+  { "rotations", "", "folder of kv_rotations.lua, for methods like transport/sphere3", kind = "input" },
+  { "from", 1, "the first document; fits are judged on documents that they were not fitted to", min = 1 },
   { "seed", 0, "of rotations and sketches", min = 0 },
   { "out", "kv_evaluation", "output folder, of this recipe alone", kind = "folder" },
   "device",
@@ -23,6 +25,6 @@ local line = progress.new()
 opt.watch = function(d, count) line:line(("document %d of %d"):format(d, count)) end
 local methods, documents, manifest = evaluate.run(opt.captures, opt.out, opt)
 line:finish()
-report.write(opt.out, methods, documents, manifest)
+report.write(opt.out, methods, documents, manifest, opt.from)
 print(report.text(methods, documents))
 print(opt.out .. ": trials.csv, summary.md")

@@ -2,8 +2,10 @@
 -- figures of codecs are those of plain loops in doubles.
 local capture = require "qeng.turboquant.capture"
 local evaluate = require "qeng.turboquant.evaluate"
+local fit = require "qeng.turboquant.fit"
 local methods = require "qeng.turboquant.methods"
 local q = require "qeng"
+local symmetric = require "qeng.turboquant.symmetric"
 
 q.device { device = "cpu", threads = 2 }
 local dir = ("%s/qeng_kv_evaluate_%d_%d"):format(os.getenv "TMPDIR" or "/tmp", os.time(), math.random(1e9))
@@ -160,5 +162,61 @@ do  -- the figures
     local got = coded.layers[tostring(layer)][metric]
     assert(math.abs(got - want) < 2e-5 * (1 + math.abs(want)), ("%s: %.8g, expected %.8g"):format(metric, got, want))
   end
+end
+
+do  -- powers of symmetric matrices, and the map that makes the error of products least
+  local function random(n, seed)
+    local x = q.randn({ 3 * n, n }, { seed = seed }) * q.arange(1, n + 1)
+    return (x:compute():matmul(x:compute(), { transpose_a = true }) * (1 / (3 * n))):table()
+  end
+  local function trace(m)
+    local sum = 0
+    for i = 1, #m do sum = sum + m[i][i] end
+    return sum
+  end
+  local function off(a, b)
+    local worst = 0
+    for i = 1, #a do for j = 1, #a do worst = math.max(worst, math.abs(a[i][j] - b[i][j])) end end
+    return worst / trace(a)
+  end
+  local queries, keys = random(24, 1), random(24, 2)
+  local root, inverse = symmetric.power(queries, 0.5, 0), symmetric.power(queries, -1, 0)
+  assert(off(queries, symmetric.product(root, root)) < 1e-14)
+  local one = symmetric.product(inverse, queries)
+  for i = 1, 24 do for j = 1, 24 do assert(math.abs(one[i][j] - (i == j and 1 or 0)) < 1e-9) end end
+  local map, back = fit.transport_map(queries, keys)
+  local m, m_back = symmetric.product(map, map), symmetric.product(back, back)
+  local carried = symmetric.product(symmetric.product(m, queries), m)
+  assert(off(keys, carried) < 1e-6, "the map does not carry the queries' moments to the keys'")
+  local function cost(a, b) return trace(symmetric.product(a, queries)) * trace(symmetric.product(b, keys)) end
+  local least = cost(m, m_back)
+  assert(least < cost(one, one))
+  for seed = 3, 12 do  -- no neighbour costs less
+    local near = random(24, seed)
+    for i = 1, 24 do for j = 1, 24 do near[i][j] = m[i][j] + 1e-3 * trace(m) / 24 * near[i][j] / trace(near) end end
+    assert(cost(near, symmetric.power(near, -1, 0)) >= least * (1 - 1e-9))
+  end
+end
+
+do  -- fits: products stay what they were, errors on another document get less, and files are the same again
+  local out = dir .. "/rotations"
+  q.fs.mkdir(out)
+  local how = { documents = 2, bits = 3, rows = 24, names = fit.names }
+  fit.run(dir .. "/captures", out, how)
+  local path = ("%s/layer_%03d.safetensors"):format(out, s.layers[2])
+  local before = q.fs.read(path)
+  q.fs.remove(path)
+  fit.run(dir .. "/captures", out, how)
+  assert(q.fs.read(path) == before, "a fit is not the same again")
+  local ok, why = pcall(fit.run, dir .. "/captures", out, { documents = 1, bits = 3, rows = 24, names = fit.names })
+  assert(not ok and tostring(why):find("was fitted to another capture", 1, true))
+  local fitted, list = fit.open(out), {}
+  for i, name in ipairs { "transport/exact", "so8_plus/exact", "transport/sphere3", "hadamard2/sphere3" } do
+    list[i] = methods.parse(name, s.head_dim, 0, fitted)
+  end
+  local found = evaluate.document(dir .. "/captures", manifest, 3, list, 8)
+  assert(found["transport/exact"].kl < 1e-6 and found["so8_plus/exact"].kl < 1e-6, "fits change products")
+  assert(found["transport/sphere3"].kl < 0.8 * found["hadamard2/sphere3"].kl, "the transport gains nothing")
+  assert(found["transport/sphere3"].output_v == found["hadamard2/sphere3"].output_v)
 end
 q.fs.remove(dir)

@@ -9,6 +9,7 @@
 --   output    |o - o'| / |o| of a head's outputs, keys and values coded;   output_k, output_v: only one of them
 
 local capture = require "qeng.turboquant.capture"
+local fit = require "qeng.turboquant.fit"
 local methods = require "qeng.turboquant.methods"
 local q = require "qeng.core"
 local statistics = require "qeng.report.statistics"
@@ -93,7 +94,7 @@ function evaluate.document(folder, manifest, d, list, queries)
           q.scope(function()
             local k = key:slice(2, kv, kv + 1):reshape({ s.tokens, -1 }):compute()
             local v = value:slice(2, kv, kv + 1):reshape({ s.tokens, -1 }):compute()
-            local keys, values = method.reconstruct(k), method.reconstruct(v)
+            local keys, values = method.reconstruct(k, layer, kv, "key"), method.reconstruct(v, layer, kv, "value")
             for h = kv * group, kv * group + group - 1 do
               local rows = query:slice(2, h, h + 1):reshape({ s.tokens, -1 }):index_select(1, index)
               local figures = head_figures(right_of(rows, k, v, s.scale, positions), keys, values, positions)
@@ -116,14 +117,17 @@ function evaluate.document(folder, manifest, d, list, queries)
   return found
 end
 
--- Evaluates methods on a capture; documents that are in `out` stay. opt: {methods = names, queries =, seed =, watch =}
--- Returns the methods and the figures of each document.
+-- Evaluates methods on documents of a capture from the `from`th on; those that are in `out` stay. Returns the methods,
+-- the figures of each document, and the manifest.
+-- opt: {methods = names, queries =, seed =, from =, rotations = folder of fit.lua or "", watch = function(d, count)}
 function evaluate.run(folder, out, opt)
   local manifest, list = capture.manifest(folder), {}
-  for i, name in ipairs(opt.methods) do list[i] = methods.parse(name, manifest.settings.head_dim, opt.seed) end
-  local settings = q.host.hash(q.json.encode({ manifest, opt.methods, opt.queries, opt.seed }))
+  local fitted = opt.rotations ~= "" and fit.open(opt.rotations) or nil
+  for i, name in ipairs(opt.methods) do list[i] = methods.parse(name, manifest.settings.head_dim, opt.seed, fitted) end
+  local settings = q.host.hash(q.json.encode({ manifest, opt.methods, opt.queries, opt.seed,
+    fitted and fit.hash(opt.rotations, manifest.settings.layers) or false }))
   local documents = {}
-  for d = 1, #manifest.documents do
+  for d = opt.from, #manifest.documents do
     local path = ("%s/document_%04d.json"):format(out, d)
     local before = q.fs.kind(path) and q.json.decode(q.fs.read(path))
     if before and before.settings ~= settings then
@@ -134,7 +138,7 @@ function evaluate.run(folder, out, opt)
       q.fs.write(path, q.json.encode(before) .. "\n")
       before = q.json.decode(q.fs.read(path))
     end
-    documents[d] = before.figures
+    documents[#documents + 1] = before.figures
     if opt.watch then opt.watch(d, #manifest.documents) end
   end
   return list, documents, manifest

@@ -1,5 +1,6 @@
 -- Codecs and rotations by the names that a user gives: ROTATION/CODEC, as "hadamard2/sphere3.inner".
 --   identity random_haar block_so8_static hadamard hadamard2
+--   transport so8_vector so8_plus so8_minus   what kv_rotations.lua has fitted; transport turns values by hadamard2
 --   sphere1 to sphere8, sphere2.25 ...   codes of directions, scaled to the vector's length; sphere3.none: by what the
 --                                        length was, sphere3.inner: so that products are right
 --   mixed2.25 ...                        a bit more for the largest quarter of each vector
@@ -8,6 +9,7 @@
 --   exact                                nothing
 
 local codecs = require "qeng.turboquant.codecs"
+local fit = require "qeng.turboquant.fit"
 local q = require "qeng.core"
 local rotations = require "qeng.turboquant.rotations"
 
@@ -48,19 +50,50 @@ local function codec_of(text, dim, seed)
     text))
 end
 
--- {name =, bits =, reconstruct = function(x [n, dim]): what stands for x after its code, turned back}
-function methods.parse(text, dim, seed)
+-- A rotation that is the same for all layers, as {to = function(x), back = function(y)}.
+local function turned(rotation)
+  return {
+    to = function(x) return rotations.apply(rotation, x) end,
+    back = function(y) return rotations.undo(rotation, y) end,
+  }
+end
+
+-- What a name stands for, as a function of layer, head and side ("key" or "value").
+local function basis_of(name, dim, seed, fitted)
+  if not fit.known[name] then
+    local basis = turned(rotations.make(name, dim, seed))
+    return function() return basis end
+  end
+  if not fitted then
+    q.error("value", ("method %s needs what kv_rotations.lua has fitted: --rotations"):format(name))
+  end
+  local random = rotations.make("hadamard2", dim, seed)
+  return function(layer, head, side)
+    local tensors = fitted(layer)
+    if name ~= "transport" then return turned { matrix = tensors[name] } end
+    if side == "value" then return turned(random) end
+    local mean = tensors["transport.mean"][head]
+    local map, inverse = tensors["transport.map"][head], tensors["transport.inverse"][head]
+    return {
+      to = function(x) return rotations.apply(random, (x - mean):matmul(inverse)) end,
+      back = function(y) return rotations.undo(random, y):matmul(map) + mean end,
+    }
+  end
+end
+
+-- {name =, bits =, reconstruct = function(x [n, dim], layer, head, side): what its code stands for, turned back}
+-- fitted: function(layer) that gives the tensors of fit.lua, or nil.
+function methods.parse(text, dim, seed, fitted)
   local rotation, codec = text:match "^([%w_]+)/([%w_.]+)$"
   if not rotation then
     q.error("value", ("method %s; expected ROTATION/CODEC, as hadamard2/sphere3"):format(text))
   end
-  local turn, code = rotations.make(rotation, dim, seed), codec_of(codec, dim, seed)
+  local basis, code = basis_of(rotation, dim, seed, fitted), codec_of(codec, dim, seed)
   return {
     name = text, bits = code.bits,
-    reconstruct = function(x)
-      return q.scope(function()
-        return q.keep(rotations.undo(turn, code.reconstruct(rotations.apply(turn, x):compute())))
-      end)
+    reconstruct = function(x, layer, head, side)
+      local turn = basis(layer, head, side)
+      return q.scope(function() return q.keep(turn.back(code.reconstruct(turn.to(x):compute())):compute()) end)
     end,
   }
 end

@@ -66,13 +66,13 @@ end
 
 function report.text(methods, documents) return sections(methods, documents, grid.text) end
 
--- trials.csv: a line for each document, layer and method; summary.md: the tables.
-function report.write(out, methods, documents, manifest)
+-- trials.csv: a line for each document, from the given one on, layer and method; summary.md: the tables.
+function report.write(out, methods, documents, manifest, from)
   local lines = { "document,layer,method,bits," .. table.concat(evaluate.metrics, ",") }
   for d, figures in ipairs(documents) do
     for _, layer in ipairs(manifest.settings.layers) do
       for _, method in ipairs(methods) do
-        local cells = { d, layer, method.name, ("%.6g"):format(method.bits) }
+        local cells = { d + from - 1, layer, method.name, ("%.6g"):format(method.bits) }
         local one = figures[method.name].layers[tostring(layer)]
         for _, metric in ipairs(evaluate.metrics) do cells[#cells + 1] = ("%.9g"):format(one[metric]) end
         lines[#lines + 1] = table.concat(cells, ",")
