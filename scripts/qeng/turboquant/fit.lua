@@ -1,8 +1,8 @@
 -- Changes of basis that are fitted to captures, per layer, for kv_evaluate.lua to judge on other documents.
 --
 -- transport: for each head of keys a mean and a matrix A. The code is of A^-1 (k - mean), turned at random, instead of
---   k, and products are with A q instead of q. They are right but for the mean, which adds the same to the logits of all
---   keys: a softmax does not see it. A code of so many bits, turned at random, errs evenly in all directions, by a
+--   k, and products are with A q instead of q. They are right but for the mean, which adds the same to the logits of
+--   all keys: a softmax does not see it. A code of so many bits, turned at random, errs evenly in all directions, by a
 --   share of the vector's length, so that the mean squared error of logits is in proportion to
 --     tr(M Q) tr(M^-1 K),   M = A^T A,  Q = E[q q^T],  K = E[(k - mean)(k - mean)^T].
 --   It is least where M Q M is in proportion to K: M = Q^-1/2 (Q^1/2 K Q^1/2)^1/2 Q^-1/2, and A = M^1/2.
