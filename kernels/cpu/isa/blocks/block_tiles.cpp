@@ -13,10 +13,27 @@
 namespace qeng::isa::QENG_ISA {
 namespace {
 
+// VNNI's products add up in 32 bits. There codes with a sign lie 128 higher, so that they have none and x keeps its own;
+// what that adds is 128 times the sum of x. (AMX multiplies codes with a sign.)
+#if defined(QENG_VNNI)
+constexpr bool kWideSums = true;
+#else
+constexpr bool kWideSums = false;
+#endif
+#if defined(QENG_VNNI) && !defined(QENG_AMX)
+template <class Block>
+constexpr bool kRaised = Dot<Block>::kMost == 0 && !Dot<Block>::kScaled;
+#else
+template <class Block>
+constexpr bool kRaised = false;
+#endif
+
 template <class Block, int i = 0>
 inline void unpack(const Block& b, uint8_t* codes) {
   if constexpr (i < Block::kElements / 32) {
     store_bytes(codes + 32 * i, Dot<Block>::template codes<i>(b));
+    if constexpr (kRaised<Block>)
+      for (int j = 32 * i; j < 32 * i + 32; ++j) codes[j] ^= 0x80;
     unpack<Block, i + 1>(b, codes);
   }
 }
@@ -90,9 +107,10 @@ void pack(const blocks::Interleaved<blocks::TQ2_0>* w, int first, int64_t count,
   }
 }
 
-// Steps whose products fit together in an int16, a power of two.
+// Steps whose products fit together in an int16, a power of two; all of them where they add up in 32 bits.
 constexpr int steps_that_fit(int most, int steps) {
   int fit = steps;
+  if (kWideSums) return fit;
   while (fit > 1 && (most ? fit * most * 254 : fit * 32512) > 32767) fit /= 2;
   return fit;
 }
@@ -125,7 +143,7 @@ inline void tile(const Activations& x, int64_t first, const PanelBlock<Block>* p
         repeat<kRows>([&](int r) {
           const Bytes of_x = splat_four(codes + r * x.k + 4 * s);
           const auto more = [&](Products before, Bytes codes_of_w) {
-            if constexpr (D::kMost == 0)
+            if constexpr (D::kMost == 0 && !kRaised<Block>)
               return in_order(add_products(before, size_of(codes_of_w), with_sign_of(of_x, codes_of_w)));
             else
               return in_order(add_products(before, codes_of_w, of_x));
@@ -153,7 +171,8 @@ inline void tile(const Activations& x, int64_t first, const PanelBlock<Block>* p
           }
         Ints dot = dots[side][r];
         if constexpr (D::kScaled && D::kOffset) dot = subtract(dot, less);
-        if constexpr (!D::kScaled && D::kOffset) dot = subtract(dot, multiply_ints(sum, splat_int(D::kOffset)));
+        constexpr int kLess = kRaised<Block> ? 128 : D::kOffset;
+        if constexpr (!D::kScaled && kLess) dot = subtract(dot, multiply_ints(sum, splat_int(kLess)));
         Floats& total = y[side][r];
         total = multiply_add(to_floats(dot), multiply(load_floats(w.factor[side]), scale), total);
         if constexpr (has_min<Block>()) {
