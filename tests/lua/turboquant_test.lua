@@ -213,6 +213,35 @@ do  -- sizes are true: scales and masks are counted
   near(distortion(mixed), 0.083, 0.003, "mixed widths")
 end
 
+do  -- codecs without the sphere's codebook
+  local x = q.randn({ 300, 64 }, { seed = 41 })
+  x = (x * q.where(q.arange(0, 64):eq(3), 8, 1)):compute()
+  -- Four bits in blocks are q4_0, but for what lies half way between two codes.
+  local same = codecs.block(64, { bits = 4 }).reconstruct(x) - q.quantize(x, "q4_0"):to "f32"
+  assert(same:abs():max():item() == 0, "block4 is not q4_0")
+  local before = 0
+  for bits = 8, 2, -1 do
+    for _, kind in ipairs { "block", "tile" } do
+      local codec = codecs[kind](64, { bits = bits })
+      local error_ = (codec.reconstruct(x, "key") - x):square():mean():item() / x:square():mean():item()
+      assert(error_ < 1.2 * 4 ^ (1.5 - bits), ("%s of %d bits: %g"):format(kind, bits, error_))
+      if kind == "block" then
+        assert(error_ > before)
+        before = error_
+      end
+    end
+  end
+  near(codecs.tile(64, { bits = 2 }).bits, 2 + 0.25 + 0.125 + 0.25, 0, "bits of tiles")
+  -- E4M3: what it holds stays, the rest goes to the nearer.
+  local fp8 = codecs.fp8(64)
+  local held = q.tensor { 0, 448, -448, 1, 1.125, -0.0625, 2 ^ -9, -7 * 2 ^ -9, 2 ^ -6, 240, 256 }
+  assert((fp8.reconstruct(held) - held):abs():max():item() == 0)
+  local moved = fp8.reconstruct(q.tensor { 1e6, -500, 1.07, 1.05, 2 ^ -11, 300 }):table()
+  for i, want in ipairs { 448, -448, 1.125, 1, 0, 288 } do near(moved[i], want, 0, "E4M3") end
+  local tiny = (fp8.reconstruct(x) / x - 1):abs()
+  assert(q.where(x:abs():gt(2 ^ -6), tiny, 0):max():item() <= 1 / 17 + 1e-6)
+end
+
 for _, case in ipairs {
   { function() codebook.sphere(3, 2) end, "expected 4 or more" },
   { function() codebook.sphere(64, 9) end, "expected 1 to 8" },

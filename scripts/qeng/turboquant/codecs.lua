@@ -127,4 +127,72 @@ function codecs.product(dim, opt)
   }
 end
 
+-- ---------------------------------------------------------------- without the sphere's codebook
+
+local magic = 1.5 * 2 ^ 23  -- added and taken off, it rounds a float32 below 2^22 to a whole number
+local function rounded(x) return ((x + magic):compute() - magic):compute() end
+
+-- Blocks of 32 with one scale, as llama.cpp's q4_0: the element that is largest in size is a whole negative number of
+-- steps. opt: {bits =}: 2 to 8
+function codecs.block(dim, opt)
+  local bits, half = opt.bits, 2 ^ (opt.bits - 1)
+  if dim % 32 ~= 0 then q.error("unsupported", ("blocks of 32 in heads of %d"):format(dim)) end
+  return {
+    name = ("block%d"):format(bits), bits = bits + 0.5,
+    reconstruct = function(x)
+      local parts = x:reshape { -1, 32 }
+      local high, low = parts:max(2, true), parts:min(2, true)
+      local scale = (q.where((high + low):gt(0), high, low) * (-1 / half)):compute()
+      local codes = rounded(parts / q.where(scale:ne(0), scale, 1)):clamp(-half, half - 1)
+      return (codes * as_f16(scale)):reshape(x:shape()):compute()
+    end,
+  }
+end
+
+-- Floats of 4 bits of exponent and 3 of mantissa (E4M3: up to 448, down to 2^-9), without a scale.
+function codecs.fp8(_)
+  local levels, thresholds = {}, {}
+  for exponent = -7, 8 do
+    for mantissa = 0, 7 do
+      local normal = exponent > -7
+      levels[#levels + 1] = (normal and 1 + mantissa / 8 or mantissa / 8) * 2 ^ (normal and exponent or -6)
+    end
+  end
+  for i = 1, #levels - 1 do thresholds[i] = (levels[i] + levels[i + 1]) / 2 end
+  levels[#levels], thresholds[#thresholds] = 448, 1e30  -- the last code is no number
+  return {
+    name = "fp8", bits = 8,
+    reconstruct = function(x)
+      return (levels_of(x:abs():compute(), { levels = levels, thresholds = thresholds }, 7) * x:sign()):compute()
+    end,
+  }
+end
+
+-- Tiles of 128 tokens, in the manner of KVarN (Huawei 2026, arXiv 2606.03458): each token, then each channel, by its
+-- standard deviation, and then along the channels of a tile (side "key") or the coordinates of a token (side "value")
+-- steps between the least and the largest. Deviations, leasts and steps are f16 and counted. opt: {bits =}
+function codecs.tile(dim, opt)
+  local bits, most, tokens = opt.bits, 2 ^ opt.bits - 1, 128
+  local function deviation(x, d) return as_f16((x:square():mean(d, true) + 1e-12):sqrt()) end
+  return {
+    name = ("tile%d"):format(bits), bits = bits + 16 / dim + 16 / tokens + 32 / tokens,
+    reconstruct = function(x, side)
+      local count, parts = x:shape()[1], {}
+      for first = 0, count - 1, tokens do
+        local tile = x:slice(1, first, math.min(count, first + tokens)):compute()
+        local of_token = deviation(tile, 2)
+        local even = (tile / of_token):compute()
+        local of_channel = deviation(even, 1)
+        even = (even / of_channel):compute()
+        local along = side == "value" and 2 or 1
+        local low = as_f16(even:min(along, true))
+        local step = as_f16((even:max(along, true) - low) * (1 / most))
+        local codes = rounded((even - low) / q.where(step:gt(0), step, 1)):clamp(0, most)
+        parts[#parts + 1] = ((codes * step + low) * of_channel * of_token):compute()
+      end
+      return q.concat(parts, 1)
+    end,
+  }
+end
+
 return codecs

@@ -5,7 +5,9 @@
 --                                        length was, sphere3.inner: so that products are right
 --   mixed2.25 ...                        a bit more for the largest quarter of each vector
 --   product2 to product8                 a bit of each for signs of what is left
---   q8_0 q5_1 q5_0 q4_1 q4_0             block formats
+--   tile2 to tile8                       tiles of 128 tokens in the manner of KVarN
+--   block2 to block8                     blocks of 32 with a scale, as q4_0 is one of 4 bits
+--   q8_0 q5_1 q5_0 q4_1 q4_0 fp8         formats of the engine's tensors, and E4M3
 --   exact                                nothing
 
 local codecs = require "qeng.turboquant.codecs"
@@ -33,6 +35,7 @@ end
 
 local function codec_of(text, dim, seed)
   if text == "exact" then return { name = text, bits = 16, reconstruct = function(x) return x end } end
+  if text == "fp8" then return codecs.fp8(dim) end
   if blocks[text] then return block_codec(text, dim) end
   local kind, width, correction = text:match "^(%a+)(%d%.?%d*)%.?(%a*)$"
   width = tonumber(width)
@@ -41,6 +44,9 @@ local function codec_of(text, dim, seed)
     if kind == "sphere" then return sphere(dim, width, correction) end
     if kind == "mixed" and width % 1 == 0.25 then
       return codecs.mixed(dim, { bits = math.floor(width), correction = correction })
+    end
+    if (kind == "tile" or kind == "block") and width % 1 == 0 and width >= 2 and not correction then
+      return codecs[kind](dim, { bits = width })
     end
     if kind == "product" and width % 1 == 0 and not correction then
       return codecs.product(dim, { bits = width, seed = seed + 1 })
@@ -93,7 +99,7 @@ function methods.parse(text, dim, seed, fitted)
     name = text, bits = code.bits,
     reconstruct = function(x, layer, head, side)
       local turn = basis(layer, head, side)
-      return q.scope(function() return q.keep(turn.back(code.reconstruct(turn.to(x):compute())):compute()) end)
+      return q.scope(function() return q.keep(turn.back(code.reconstruct(turn.to(x):compute(), side)):compute()) end)
     end,
   }
 end
