@@ -231,7 +231,8 @@ do  -- codecs without the sphere's codebook
       end
     end
   end
-  near(codecs.tile(64, { bits = 2 }).bits, 2 + 0.25 + 0.125 + 0.25, 0, "bits of tiles")
+  -- Keys: f16 a token, and three a channel of the tile; values: three a token, and one a channel.
+  near(codecs.tile(64, { bits = 2 }).bits, 2 + (48 / 128 + 16 / 64 + 16 / 128 + 48 / 64) / 2, 0, "bits of tiles")
   -- E4M3: what it holds stays, the rest goes to the nearer.
   local fp8 = codecs.fp8(64)
   local held = q.tensor { 0, 448, -448, 1, 1.125, -0.0625, 2 ^ -9, -7 * 2 ^ -9, 2 ^ -6, 240, 256 }

@@ -175,7 +175,7 @@ function codecs.tile(dim, opt)
   local bits, most, tokens = opt.bits, 2 ^ opt.bits - 1, 128
   local function deviation(x, d) return as_f16((x:square():mean(d, true) + 1e-12):sqrt()) end
   return {
-    name = ("tile%d"):format(bits), bits = bits + 16 / dim + 16 / tokens + 32 / tokens,
+    name = ("tile%d"):format(bits), bits = bits + 32 / dim + 32 / tokens,  -- the mean of both sides
     reconstruct = function(x, side)
       local count, parts = x:shape()[1], {}
       for first = 0, count - 1, tokens do
