@@ -36,7 +36,7 @@ killed() {
     if wait $job 2>/dev/null; then break; fi
     [ $kills -lt 30 ] || { fail "$2 does not come to its end: $(cat "$work/log")"; return; }
   done
-  [ $kills -ge 2 ] || fail "$2 was killed $kills times only"
+  [ $kills -ge 1 ] || fail "$2 was never killed"
 }
 same() {  # same A B PATTERN
   (cd "$1" && find . -name "$3" -exec cksum {} + | sort) >"$work/a"
