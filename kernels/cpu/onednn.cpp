@@ -4,6 +4,9 @@
 // oneDNN has one thread here, and a product is cut into pieces of c that our pool hands out. Sums over k are never cut,
 // so results do not depend on the threads.
 #include <omp.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include <atomic>
 #include <cstring>
@@ -205,9 +208,21 @@ GemmShape piece_shape(const GemmShape& s, const Grid& grid, int64_t rows, int64_
   return piece;
 }
 
+// Intel's processors with FP16 instructions start a product of bf16 vectors every other cycle, which is half of f32's
+// speed. Their tiles do that work; a virtual machine may hide those.
+bool has_slow_bf16_vectors() {
+#if defined(__x86_64__)
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  constexpr unsigned kAvx512Fp16 = 1u << 23;
+  return __builtin_cpu_is("intel") && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & kAvx512Fp16) != 0;
+#else
+  return false;
+#endif
+}
+
 // How oneDNN multiplies bf16. Version 2.6 does not at all without AVX-512 (ONEDNN_MAX_CPU_ISA=AVX2 makes any machine
 // such a one), and makes floats of each again and again where the processor has no instructions for them, a quarter of
-// f32's speed.
+// f32's speed. Products that are emulated go by multiply_tiles, in f32.
 enum class Bf16 { no, emulated, vectors, tiles };
 Bf16 bf16_of(const dnnl::engine& engine) {
   GemmShape shape;
@@ -218,7 +233,7 @@ Bf16 bf16_of(const dnnl::engine& engine) {
     if (is_amx(description)) return Bf16::tiles;
     constexpr auto wanted = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
     const auto found = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
-    return (found & wanted) == wanted ? Bf16::vectors : Bf16::emulated;
+    return (found & wanted) == wanted && !has_slow_bf16_vectors() ? Bf16::vectors : Bf16::emulated;
   } catch (const dnnl::error& error) {
     if (error.status != dnnl_unimplemented) throw;
     return Bf16::no;
