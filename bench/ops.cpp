@@ -676,6 +676,14 @@ std::vector<Case> cases(const Model& m, int64_t t) {
          return Hadamard{half(t, hidden)(o), {}, o.empty(kHalf, {t, hidden}), 64};
        },
        ""},
+      {"head_linear",
+       [=](Operands& o) {
+         return HeadLinear{o.random(kHalf, {t, hidden / 64, 64}),
+                           o.random(kFull, {1, 64, 64}),
+                           {},
+                           o.empty(kHalf, {t, hidden / 64, 64})};
+       },
+       ""},
       {"scale",
        [=](Operands& o) {
          return Scale{o.random(kHalf, {all}), o.empty(kHalf, {all}), 0.5f};

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/backend.h"
+#include "kernels/kv_pools.h"
 #include "kernels/ops.h"
 
 namespace qeng {
@@ -72,10 +73,15 @@ Cost of(const GroupedMatmul& op) {
   return {bytes_of(op) - unused * static_cast<double>(op.w.bytes()), static_cast<double>(op.flops())};
 }
 Cost of(const Hadamard& op) { return {bytes_of(op), count(op.x) * (std::log2(op.block) + 2)}; }
+// Of one slot, in the pool of keys or of values.
+double slot_bytes(const View& pool, const View& levels) {
+  return static_cast<double>(pool.bytes()) / static_cast<double>(std::max<int64_t>(1, pool_slots(pool, levels)));
+}
 Cost of(const KvStore& op) {  // of the pools, the rows it writes
-  double rows = 0;
-  for (const View& x : {op.k, op.v})
-    if (x) rows += static_cast<double>(x.bytes() + dtype_bytes(op.k_pool.dtype, x.elements()));
+  double rows =
+      static_cast<double>(op.k.bytes()) + static_cast<double>(op.k.shape[0]) * slot_bytes(op.k_pool, op.k_levels);
+  if (op.v)
+    rows += static_cast<double>(op.v.bytes()) + static_cast<double>(op.v.shape[0]) * slot_bytes(op.v_pool, op.v_levels);
   return {static_cast<double>(op.slots.bytes()) + rows, 0};
 }
 Cost of(const CopyPages& op) {
@@ -95,8 +101,8 @@ Cost of(const PagedAttention& op) {
       pairs += static_cast<double>(op.window > 0 ? std::min<int64_t>(seen, op.window) : seen);
     }
   }
-  const int64_t dims = op.k_pool.shape[2] + op.v_pool.shape[2];
-  const double rows = static_cast<double>(dtype_bytes(op.k_pool.dtype, op.k_pool.shape[1] * dims));
+  const int64_t dims = op.q.shape[2] + op.o.shape[2];
+  const double rows = slot_bytes(op.k_pool, op.k_levels) + slot_bytes(op.v_pool, op.v_levels);
   return {static_cast<double>(op.q.bytes() + op.o.bytes()) + keys * rows,
           2 * pairs * static_cast<double>(op.q.shape[1] * dims)};
 }

@@ -1,5 +1,6 @@
 #include "kernels/check.h"
 #include "kernels/check_shapes.h"
+#include "kernels/kv_pools.h"
 
 namespace qeng {
 
@@ -11,16 +12,65 @@ void check_pool(const Check& check, const char* label, const View& pool) {
   check.that(pool.rank == 3,
              [&] { return std::string(label) + " is " + shape_text(pool) + ", expected [slots, kv_heads, head_dim]"; });
 }
-// Keys and values of one cache, whose rows may differ in length alone.
-void check_pools(const Check& check, const View& k_pool, const View& v_pool) {
-  check_pool(check, "k_pool", k_pool);
-  check_pool(check, "v_pool", v_pool);
-  check.is("v_pool", v_pool, k_pool.dtype, {k_pool.shape[0], k_pool.shape[1], v_pool.shape[2]});
+// A pool of heads of `dim`, of codes where there are levels.
+void check_pool(const Check& check, const char* label, const View& pool, const View& levels, int64_t dim) {
+  if (!levels) {
+    check_pool(check, label, pool);
+    return check.is(label, pool, pool.dtype, {pool.shape[0], pool.shape[1], dim});
+  }
+  check.dtype("levels", levels, {DType::f32});
+  check.dtype(label, pool, {DType::u8});
+  check.that(pool.rank == 3, [&] {
+    return std::string(label) + " is " + shape_text(pool) + ", expected [slots / 16, kv_heads, bytes of a tile]";
+  });
+  const kv_codes::Shape codes = code_shape(pool, levels, dim);
+  check.that(dim > 0 && dim % kv_codes::kRun == 0 && codes.bits >= 1 && codes.wide >= 0 && codes.wide <= dim &&
+                 codes.bits + (codes.wide > 0) <= kv_codes::kMostBits &&
+                 levels.elements() == (levels.elements() % 3 == 0 ? 3 : 1) << codes.bits &&
+                 pool.shape[2] == kv_codes::tile_bytes(codes),
+             [&] {
+               return std::string(label) + " is " + shape_text(pool) + ", with levels " + shape_text(levels) +
+                      " for heads of " + std::to_string(dim) +
+                      ": expected heads of a multiple of 32 with codes of 1 to 4 bits, and tiles of their bytes";
+             });
 }
-void check_pages(const Check& check, const View& pool, int page_tokens) {
-  check.that(page_tokens > 0 && pool.shape[0] % page_tokens == 0, [&] {
+// Keys and values of one cache, whose rows may differ in length and in how they are stored.
+void check_pools(const Check& check, const View& k_pool, const View& k_levels, int64_t head_dim, const View& v_pool,
+                 const View& v_levels, int64_t value_dim) {
+  check_pool(check, "k_pool", k_pool, k_levels, head_dim);
+  check_pool(check, "v_pool", v_pool, v_levels, value_dim);
+  check.that(pool_slots(k_pool, k_levels) == pool_slots(v_pool, v_levels) && k_pool.shape[1] == v_pool.shape[1], [&] {
+    return "k_pool is " + shape_text(k_pool) + ", v_pool is " + shape_text(v_pool) +
+           ": not of the same slots and heads";
+  });
+}
+void check_pages(const Check& check, const View& pool, int64_t slots, int page_tokens) {
+  check.that(page_tokens > 0 && slots % page_tokens == 0, [&] {
     return "pool is " + shape_text(pool) + ", which is not whole pages of " + std::to_string(page_tokens) + " tokens";
   });
+}
+
+// The pools of keys and values that are not coded, and their pages.
+void check_exact(const Check& check, const PagedAttention& op) {
+  check.that(op.exact_first >= 0 && op.exact_last >= 0, [&] {
+    return "exact_first is " + std::to_string(op.exact_first) + ", exact_last " + std::to_string(op.exact_last) +
+           ", expected 0 or more";
+  });
+  check.that(!op.exact || op.exact.same_shape(op.pages), [&] {
+    return "exact is " + shape_text(op.exact) + ", expected the shape of pages, " + shape_text(op.pages);
+  });
+  if (op.exact) check.dtype("exact", op.exact, {DType::i32});
+  int64_t slots = -1;
+  const auto side = [&](const char* label, const View& pool, const View& levels, int64_t dim) {
+    check.that(!pool == !(op.exact && levels),
+               std::string(label) + " is given where there are both exact and levels, and nowhere else");
+    if (!pool) return;
+    check.dtype(label, pool, {DType::f32, DType::bf16, DType::f16});
+    check.is(label, pool, pool.dtype, {slots < 0 ? pool.shape[0] : slots, op.k_pool.shape[1], dim});
+    check_pages(check, pool, slots = pool.shape[0], op.page_tokens);
+  };
+  side("k_exact", op.k_exact, op.k_levels, op.q.shape[2]);
+  side("v_exact", op.v_exact, op.v_levels, op.o.shape[2]);
 }
 
 // softcap and [sinks] of `heads` heads.
@@ -86,24 +136,43 @@ void check_shapes(const AttentionGrad& op) {
   if (op.dsinks) check.like("dsinks", op.dsinks, "sinks", op.sinks);
 }
 
+void check_shapes(const HeadLinear& op) {
+  const Check check{op.name};
+  check.is_float("x", op.x);
+  check.dtype("w", op.w, {DType::f32});
+  check.that(op.x.rank == 3 && op.w.rank == 3 && op.w.shape[0] > 0 && op.x.shape[1] % op.w.shape[0] == 0 &&
+                 op.x.shape[2] == op.w.shape[1] && op.w.shape[1] % 16 == 0 && op.w.shape[2] % 16 == 0,
+             [&] {
+               return "x is " + shape_text(op.x) + ", w is " + shape_text(op.w) +
+                      ", expected [tokens, heads, dim] and [bases, dim, out_dim], the heads a multiple of the bases, " +
+                      "dim and out_dim of 16";
+             });
+  if (op.bias) check.is("bias", op.bias, DType::f32, {op.w.shape[0], op.w.shape[2]});
+  check.is("y", op.y, op.x.dtype, {op.x.shape[0], op.x.shape[1], op.w.shape[2]});
+}
+
 void check_shapes(const KvStore& op) {
   const Check check{op.name};
   check.is_float("k", op.k);
   check.that(!op.v == !op.v_pool, "v and v_pool are given together or not at all");
-  if (op.v)
-    check_pools(check, op.k_pool, op.v_pool);
-  else
-    check_pool(check, "k_pool", op.k_pool);
-  const int64_t tokens = op.k.rank == 3 ? op.k.shape[0] : 0;
-  check.is("k", op.k, op.k.dtype, {tokens, op.k_pool.shape[1], op.k_pool.shape[2]});
-  if (op.v) check.is("v", op.v, op.k.dtype, {tokens, op.v_pool.shape[1], op.v_pool.shape[2]});
+  check.that(op.k.rank == 3, [&] { return "k is " + shape_text(op.k) + ", expected [tokens, kv_heads, head_dim]"; });
+  const int64_t tokens = op.k.shape[0];
+  if (op.v) {
+    check.that(op.v.rank == 3, [&] { return "v is " + shape_text(op.v) + ", expected [tokens, kv_heads, value_dim]"; });
+    check_pools(check, op.k_pool, op.k_levels, op.k.shape[2], op.v_pool, op.v_levels, op.v.shape[2]);
+    check.is("v", op.v, op.k.dtype, {tokens, op.v_pool.shape[1], op.v.shape[2]});
+  } else {
+    check_pool(check, "k_pool", op.k_pool, op.k_levels, op.k.shape[2]);
+  }
+  check.is("k", op.k, op.k.dtype, {tokens, op.k_pool.shape[1], op.k.shape[2]});
   check.count("slots", op.slots, DType::i32, tokens);
 }
 
 void check_shapes(const CopyPages& op) {
   const Check check{op.name};
-  check_pool(check, "pool", op.pool);
-  check_pages(check, op.pool, op.page_tokens);
+  if (op.pool.dtype != DType::u8) check_pool(check, "pool", op.pool);
+  check.that(op.pool.rank == 3, [&] { return "pool is " + shape_text(op.pool) + ", expected three dimensions"; });
+  check_pages(check, op.pool, op.pool.shape[0], op.page_tokens);
   check.dtype("pairs", op.pairs, {DType::i32});
   check.that(op.pairs.rank == 2 && op.pairs.shape[1] == 2,
              [&] { return "pairs is " + shape_text(op.pairs) + ", expected [n, 2]"; });
@@ -112,15 +181,19 @@ void check_shapes(const CopyPages& op) {
 void check_shapes(const PagedAttention& op) {
   const Check check{op.name};
   check.is_float("q", op.q);
-  check_pools(check, op.k_pool, op.v_pool);
-  check_pages(check, op.k_pool, op.page_tokens);
-  check.that(op.q.rank == 3 && op.q.shape[2] == op.k_pool.shape[2] && op.k_pool.shape[1] > 0 &&
-                 op.q.shape[1] % op.k_pool.shape[1] == 0,
-             [&] {
-               return "q is " + shape_text(op.q) + ", k_pool is " + shape_text(op.k_pool) +
-                      "; head_dim has to agree, and the heads be a multiple of the kv heads";
-             });
-  check.is("o", op.o, op.q.dtype, {op.q.shape[0], op.q.shape[1], op.v_pool.shape[2]});
+  check.that(op.q.rank == 3 && op.o.rank == 3, [&] {
+    return "q is " + shape_text(op.q) + ", o is " + shape_text(op.o) + ", expected [tokens, heads, head_dim]";
+  });
+  check_pools(check, op.k_pool, op.k_levels, op.q.shape[2], op.v_pool, op.v_levels, op.o.shape[2]);
+  check_pages(check, op.k_pool, pool_slots(op.k_pool, op.k_levels), op.page_tokens);
+  check.that((!op.k_levels && !op.v_levels) || op.page_tokens % kv_codes::kLanes == 0, [&] {
+    return "page_tokens is " + std::to_string(op.page_tokens) + "; pages of codes hold a multiple of 16";
+  });
+  check.that(op.k_pool.shape[1] > 0 && op.q.shape[1] % op.k_pool.shape[1] == 0, [&] {
+    return "q is " + shape_text(op.q) + ", k_pool is " + shape_text(op.k_pool) +
+           "; head_dim has to agree, and the heads be a multiple of the kv heads";
+  });
+  check.is("o", op.o, op.q.dtype, {op.q.shape[0], op.q.shape[1], op.o.shape[2]});
   check_scores(check, op, op.q.shape[1]);
   check.dtype("cu_q", op.cu_q, {DType::i32});
   const int64_t sequences = op.cu_q.elements() - 1;
@@ -130,6 +203,7 @@ void check_shapes(const PagedAttention& op) {
   check.that(op.pages.rank == 2 && op.pages.shape[0] == sequences, [&] {
     return "pages is " + shape_text(op.pages) + ", expected [" + std::to_string(sequences) + ", most]";
   });
+  check_exact(check, op);
 }
 
 }  // namespace qeng

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/kv_pools.h"
 #include "kernels/math/blocks/q8_0.h"
 
 namespace qeng {
@@ -17,30 +18,65 @@ char* row_of(const View& pool, int64_t row, int64_t width) {
 
 }  // namespace
 
+namespace {
+
+// The tokens that are stored, so that those of a tile of codes follow each other: groups of them begin at `starts`.
+struct Storing {
+  std::vector<int64_t> tokens, starts;
+};
+Storing storing(const KvStore& op) {
+  Storing storing;
+  const int32_t* slot = op.slots.as<int32_t>();
+  for (int64_t t = 0; t < op.slots.elements(); ++t)
+    if (slot[t] >= 0) storing.tokens.push_back(t);
+  std::stable_sort(storing.tokens.begin(), storing.tokens.end(),
+                   [&](int64_t a, int64_t b) { return slot[a] / kv_codes::kLanes < slot[b] / kv_codes::kLanes; });
+  for (size_t i = 0; i < storing.tokens.size(); ++i)
+    if (i == 0 || slot[storing.tokens[i]] / kv_codes::kLanes != slot[storing.tokens[i - 1]] / kv_codes::kLanes)
+      storing.starts.push_back(static_cast<int64_t>(i));
+  storing.starts.push_back(static_cast<int64_t>(storing.tokens.size()));
+  return storing;
+}
+
+}  // namespace
+
 void run(const KvStore& op, CpuContext& context) {
-  const int64_t tokens = op.slots.elements(), slots = op.k_pool.shape[0], heads = op.k.shape[1];
+  const int64_t slots = pool_slots(op.k_pool, op.k_levels), heads = op.k.shape[1];
   const int64_t widest = heads * std::max(op.k.shape[2], op.v ? op.v.shape[2] : 0);
   const int32_t* slot = op.slots.as<int32_t>();
-  for (int64_t t = 0; t < tokens; ++t)
+  for (int64_t t = 0; t < op.slots.elements(); ++t)
     if (slot[t] < -1 || slot[t] >= slots)
       fail("value", op.name, ": slot ", slot[t], " at position ", t, " is outside the pool of ", slots, " slots");
+  const Storing groups = storing(op);
+  const struct {
+    View from, pool, levels;
+    bool values;
+  } sides[] = {{op.k, op.k_pool, op.k_levels, false}, {op.v, op.v_pool, op.v_levels, true}};
   float* wide = context.scratch.take<float>(context.threads * widest);
-  parallel_for(context.threads, tokens, grain_rows(2 * widest), [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      if (slot[t] < 0) continue;
-      for (const auto& [from, pool] : {std::pair{op.k, op.k_pool}, std::pair{op.v, op.v_pool}}) {
-        if (!from) continue;
-        const int64_t width = heads * from.shape[2];
-        char* to = row_of(pool, slot[t], width);
-        if (pool.dtype != DType::q8_0) {
-          context.isa->scale(float_type(from), at(from, t * width), float_type(pool), to, 1.0f, width);
-        } else {
-          float* x = wide + team_rank() * widest;
-          context.isa->scale(float_type(from), at(from, t * width), isa::Float::f32, x, 1.0f, width);
-          for (int64_t i = 0; i < width; i += 32) encode(x + i, nullptr, reinterpret_cast<blocks::Q8_0*>(to)[i / 32]);
-        }
-      }
+  auto* codes = context.scratch.take<uint32_t>(context.threads * widest);
+  const auto store = [&](int64_t t, const auto& side) {
+    const int64_t width = heads * side.from.shape[2];
+    const void* from = at(side.from, t * width);
+    float* x = wide + team_rank() * widest;
+    if (!side.levels && side.pool.dtype != DType::q8_0)
+      return context.isa->scale(float_type(side.from), from, float_type(side.pool), row_of(side.pool, slot[t], width),
+                                1.0f, width);
+    context.isa->scale(float_type(side.from), from, isa::Float::f32, x, 1.0f, width);
+    if (side.levels) {
+      const isa::EncodeCodes how{code_shape(side.pool, side.levels, side.from.shape[2]),
+                                 side.levels.template as<float>(), side.values};
+      char* tiles = side.pool.template as<char>() + slot[t] / kv_codes::kLanes * heads * side.pool.shape[2];
+      return context.isa->encode_codes(x, how, heads, slot[t] % kv_codes::kLanes, tiles, codes + team_rank() * widest);
     }
+    auto* blocks = reinterpret_cast<blocks::Q8_0*>(row_of(side.pool, slot[t], width));
+    for (int64_t i = 0; i < width; i += 32) encode(x + i, nullptr, blocks[i / 32]);
+  };
+  const int64_t count = static_cast<int64_t>(groups.starts.size()) - 1;
+  const int64_t tokens_each = static_cast<int64_t>(groups.tokens.size()) / std::max<int64_t>(1, count) + 1;
+  parallel_for(context.threads, count, grain_rows(2 * widest * tokens_each), [&](int64_t begin, int64_t end) {
+    for (int64_t i = groups.starts[static_cast<size_t>(begin)]; i < groups.starts[static_cast<size_t>(end)]; ++i)
+      for (const auto& side : sides)
+        if (side.from) store(groups.tokens[static_cast<size_t>(i)], side);
   });
 }
 
@@ -60,10 +96,27 @@ void run(const CopyPages& op, CpuContext& context) {
 
 namespace {
 
+// That the keys which queries of a sequence take exactly, from key `first` on, have pages there.
+void check_exact(const PagedAttention& op, int64_t s, int64_t first) {
+  const int32_t *cu_q = op.cu_q.as<int32_t>(), *lengths = op.lengths.as<int32_t>(), *pages = op.exact.as<int32_t>();
+  const View& pool = op.k_exact ? op.k_exact : op.v_exact;
+  if (!pool) return;
+  const int64_t most = op.pages.shape[1], pool_pages = pool.shape[0] / op.page_tokens;
+  const auto check = [&](int64_t begin, int64_t end) {
+    for (int64_t page = begin / op.page_tokens; page * op.page_tokens < end; ++page)
+      if (pages[s * most + page] < 0 || pages[s * most + page] >= pool_pages)
+        fail("value", op.name, ": exact page ", pages[s * most + page], " of sequence ", s, " is outside the pool of ",
+             pool_pages, " pages");
+  };
+  const int64_t seen = lengths[s] - (cu_q[s + 1] - cu_q[s]) + 1;
+  if (first < op.exact_first) check(first, std::min<int64_t>(op.exact_first, lengths[s]));
+  if (op.exact_last > 0) check(std::max<int64_t>(first, seen - op.exact_last), lengths[s]);
+}
+
 void check_values(const PagedAttention& op) {
   const int32_t *cu_q = op.cu_q.as<int32_t>(), *lengths = op.lengths.as<int32_t>(), *pages = op.pages.as<int32_t>();
   const int64_t sequences = op.lengths.elements(), tokens = op.q.shape[0], most = op.pages.shape[1];
-  const int64_t pool_pages = op.k_pool.shape[0] / op.page_tokens;
+  const int64_t pool_pages = pool_slots(op.k_pool, op.k_levels) / op.page_tokens;
   if (cu_q[0] != 0) fail("value", op.name, ": cu_q[0] is ", cu_q[0], ", expected 0");
   for (int64_t s = 0; s < sequences; ++s) {
     if (cu_q[s + 1] < cu_q[s] || cu_q[s + 1] > tokens)
@@ -78,6 +131,7 @@ void check_values(const PagedAttention& op) {
       if (pages[s * most + page] < 0 || pages[s * most + page] >= pool_pages)
         fail("value", op.name, ": page ", pages[s * most + page], " of sequence ", s, " is outside the pool of ",
              pool_pages, " pages");
+    if (op.exact) check_exact(op, s, first);
   }
 }
 
@@ -93,6 +147,28 @@ isa::Stored stored_type(const View& pool) {
 // Memory for the sums of pieces that threads work on at once: above it, one thread does the pieces of a tile.
 constexpr int64_t kPartialFloats = int64_t{8} << 20;
 
+isa::CodeTables code_tables(const View& pool, const View& levels, int64_t dim) {
+  isa::CodeTables tables{};
+  if (!levels) return tables;
+  tables.shape = code_shape(pool, levels, dim);
+  const int count = 1 << tables.shape.bits;
+  const float* from = levels.as<float>();
+  for (int i = 0; i < 16; ++i) {
+    tables.narrow[i] = from[i % count];
+    if (tables.shape.wide > 0) tables.wide[i] = from[count + i % (2 * count)];
+  }
+  return tables;
+}
+isa::PagedSide side_of(const View& pool, const View& exact, const isa::CodeTables& tables, int64_t dim) {
+  const bool codes = tables.shape.dim > 0;
+  return {dim,
+          codes ? isa::Stored::f32 : stored_type(pool),
+          pool.data,
+          codes ? &tables : nullptr,
+          exact ? stored_type(exact) : isa::Stored::f32,
+          exact.data};
+}
+
 struct PagedItem {
   int64_t tile, piece, pieces;
   float* partial;
@@ -106,35 +182,23 @@ void run(const PagedAttention& op, CpuContext& context) {
   const int64_t sequences = op.lengths.elements(), heads = op.q.shape[1], kv_heads = op.k_pool.shape[1],
                 group = heads / kv_heads;
   const int64_t dim = op.q.shape[2], value_dim = op.o.shape[2], step = isa::tile_queries(group);
+  const isa::CodeTables k_tables = code_tables(op.k_pool, op.k_levels, dim),
+                        v_tables = code_tables(op.v_pool, op.v_levels, value_dim);
+  const isa::PagedSide keys = side_of(op.k_pool, op.k_exact, k_tables, dim),
+                       values = side_of(op.v_pool, op.v_exact, v_tables, value_dim);
   std::vector<isa::PagedTile> tiles;  // of every kv head
   for (int64_t s = 0; s < sequences; ++s)
     for (int64_t first = cu_q[s]; first < cu_q[s + 1]; first += step) {
-      isa::PagedTile tile{float_type(op.q),
-                          stored_type(op.k_pool),
-                          nullptr,
-                          op.k_pool.data,
-                          op.v_pool.data,
-                          nullptr,
-                          op.pages.as<int32_t>() + s * op.pages.shape[1],
-                          op.page_tokens,
-                          kv_heads,
-                          0,
-                          group,
-                          dim,
-                          value_dim,
-                          heads * dim,
-                          heads * value_dim,
-                          first,
-                          std::min<int64_t>(step, cu_q[s + 1] - first),
-                          lengths[s] - (cu_q[s + 1] - 1 - first),
-                          op.window,
-                          0,
-                          0,
-                          op.scale,
-                          op.softcap,
-                          nullptr,
-                          nullptr,
-                          nullptr};
+      isa::PagedTile tile{};
+      tile.type = float_type(op.q), tile.keys = keys, tile.values = values;
+      tile.pages = op.pages.as<int32_t>() + s * op.pages.shape[1];
+      if (op.k_exact || op.v_exact) tile.exact_pages = op.exact.as<int32_t>() + s * op.pages.shape[1];
+      tile.exact_first = op.exact_first, tile.exact_last = op.exact_last;
+      tile.page_tokens = op.page_tokens, tile.kv_heads = kv_heads, tile.group = group;
+      tile.q_stride = heads * dim, tile.o_stride = heads * value_dim;
+      tile.first = first, tile.queries = std::min<int64_t>(step, cu_q[s + 1] - first);
+      tile.first_end = lengths[s] - (cu_q[s + 1] - 1 - first);
+      tile.window = op.window, tile.scale = op.scale, tile.softcap = op.softcap;
       if (op.window > 0) tile.piece = std::max<int64_t>(0, tile.first_end - op.window) / isa::kPieceKeys;
       const int64_t end = tile.first_end + tile.queries - 1;
       tile.pieces = (end + isa::kPieceKeys - 1) / isa::kPieceKeys - tile.piece;

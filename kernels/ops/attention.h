@@ -73,23 +73,42 @@ struct AttentionGrad {
   }
 };
 
+// A matrix for each head, as a cache of codes turns keys, queries and values by:
+//   y[t, h, :] = x[t, h, :] w[b] + bias[b],   b = h / (heads / bases)
+// x: [tokens, heads, dim] float   w: [bases, dim, out_dim] f32   [bias]: [bases, out_dim] f32   y: [tokens, heads,
+// out_dim] of x's dtype, not x. dim, out_dim: multiples of 16. A row's bits do not depend on the others.
+struct HeadLinear {
+  static constexpr const char* name = "head_linear";
+  View x, w, bias, y;
+  int64_t flops() const { return 2 * x.elements() * (w.rank ? w.shape[w.rank - 1] : 0); }
+  template <class F>
+  void views(F f) {
+    f("x", x, Access::read), f("w", w, Access::read), f("bias", bias, Access::read), f("y", y, Access::write);
+  }
+};
+
 // Stores new keys and values in a paged cache: pool[slots[t], :, :] = row t, rounded to the pool's dtype; slot -1:
 // nowhere.
 // k: [tokens, kv_heads, head_dim] float   [v]: [tokens, kv_heads, value_dim]   slots: [tokens] i32, no slot twice
-// k_pool: [slots, kv_heads, head_dim] f32, bf16, f16 or q8_0 (head_dim then a multiple of 32)   [v_pool]: likewise
+// k_pool: [slots, kv_heads, head_dim] f32, bf16, f16 or q8_0 (head_dim then a multiple of 32)   [v_pool]: likewise,
+// of any of these
+// With [k_levels] the keys' pool is one of codes, [slots / 16, kv_heads, bytes of a tile] u8 (kernels/math/kv_codes.h):
+// k_levels: [2^bits] f32, ascending, bits 1 to 4; or [3 2^bits], where so many dimensions as the tile's bytes say have
+// a bit more. head_dim: a multiple of 32. The scale of a row x is |x| / |levels of its codes|.   [v_levels]: likewise
 // A slot outside the pool is Error("value").
 struct KvStore {
   static constexpr const char* name = "kv_store";
-  View k, v, slots, k_pool, v_pool;
+  View k, v, slots, k_pool, v_pool, k_levels, v_levels;
   template <class F>
   void views(F f) {
     f("k", k, Access::read), f("v", v, Access::read), f("slots", slots, Access::read);
+    f("k_levels", k_levels, Access::read), f("v_levels", v_levels, Access::read);
     f("k_pool", k_pool, Access::update), f("v_pool", v_pool, Access::update);
   }
 };
 
 // pool's page to = its page from, for each pair {from, to}: copy on write. A page is page_tokens rows of the pool.
-// pool: as in KvStore   pairs: [n, 2] i32; no `to` is another pair's `from` or `to`. A page outside the pool is
+// pool: as in KvStore, one of codes with a page_tokens of tiles   pairs: [n, 2] i32; no `to` is another pair's `from` or `to`. A page outside the pool is
 // Error("value").
 struct CopyPages {
   static constexpr const char* name = "copy_pages";
@@ -108,6 +127,12 @@ struct CopyPages {
 // pages: [sequences, most] i32   [sinks] and softcap as in Attention
 // cu_q: [sequences + 1] i32 ascending from 0   lengths: [sequences] i32, at least the sequence's queries
 // Queries past cu_q[last] give o = 0. window as in Attention. A page outside the pool that is needed is Error("value").
+//
+// Pools of codes, with [k_levels] and [v_levels] as in KvStore, are for page_tokens that are multiples of 16. Where
+// [exact] is given, the first exact_first keys of a sequence, and the last exact_last that a query sees, are not taken
+// from such a pool but from [k_exact], with their values from [v_exact], for each side that has codes:
+// k_exact: [exact slots, kv_heads, head_dim] f32, bf16 or f16   v_exact: likewise
+// exact: [sequences, most] i32, the page there of a page of the sequence; -1 where no query needs one
 struct PagedAttention {
   static constexpr const char* name = "paged_attention";
   View q, k_pool, v_pool, pages, cu_q, lengths, o;
@@ -115,16 +140,20 @@ struct PagedAttention {
   int window = 0, page_tokens = 0;
   View sinks;
   float softcap = 0;
+  View k_levels, v_levels, k_exact, v_exact, exact;
+  int exact_first = 0, exact_last = 0;
   template <class F>
   void views(F f) {
     f("q", q, Access::read), f("k_pool", k_pool, Access::read), f("v_pool", v_pool, Access::read);
     f("pages", pages, Access::read), f("cu_q", cu_q, Access::read), f("lengths", lengths, Access::read);
-    f("sinks", sinks, Access::read), f("o", o, Access::write);
+    f("sinks", sinks, Access::read), f("k_levels", k_levels, Access::read), f("v_levels", v_levels, Access::read);
+    f("k_exact", k_exact, Access::read), f("v_exact", v_exact, Access::read), f("exact", exact, Access::read);
+    f("o", o, Access::write);
   }
 };
 
 // clang-format off
-#define QENG_ATTENTION_OPERATIONS(OP) OP(Rope) OP(Attention) OP(AttentionGrad) OP(KvStore) OP(CopyPages) \
+#define QENG_ATTENTION_OPERATIONS(OP) OP(Rope) OP(Attention) OP(AttentionGrad) OP(HeadLinear) OP(KvStore) OP(CopyPages) \
   OP(PagedAttention)
 // clang-format on
 

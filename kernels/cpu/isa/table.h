@@ -28,6 +28,7 @@ struct DeltaChunk;  // delta.h
 struct DeltaForward;
 struct DeltaBackward;
 struct PagedTile;   // paged_attention.h
+struct EncodeCodes;
 struct SignTables;  // sign_tables.h
 
 // Rows of x rounded as kernels/math/blocks/activations.h says. Memory is the caller's.
@@ -211,9 +212,17 @@ struct Table {
   // y = scale * (parts[0] + parts[1] + ...)     each [n]
   void (*sum_parts)(const float* const* parts, int64_t count, float scale, Float type, void* y, int64_t n) = nullptr;
 
+  // ---- y = x w [+ bias] (paged_attention.cpp): HeadLinear. x: [rows, dim]   w: [dim, out], out a multiple of 16
+  // y: [rows, out]; a row's bits do not depend on the others
+  void (*matrix_rows)(const float* x, int64_t rows, int64_t dim, const float* w, const float* bias, float* y,
+                      int64_t out) = nullptr;
+
   // ---- paged attention (paged_attention.cpp): tiles as paged_attention.h describes them
   void (*paged_attention)(const PagedTile& tile) = nullptr;
   void (*merge_pieces)(const PagedTile& tile) = nullptr;
+  // x: [heads, dim] f32, to slot 0 to 15 of the heads' tiles; codes: memory of [dim]
+  void (*encode_codes)(const float* x, const EncodeCodes& how, int64_t heads, int64_t slot, char* tiles,
+                       uint32_t* codes) = nullptr;
 
   // ---- rope (rope.cpp): one token. x, y: [heads, dim]   cosines, sines: [half]
   void (*rope)(Float type, const void* x, void* y, const float* cosines, const float* sines, int64_t heads, int64_t dim,

@@ -341,6 +341,8 @@ void launch_paged(const PagedAttention& op, const Paged<float>& common, CudaCont
 }  // namespace
 
 void run(const PagedAttention& op, CudaContext& context) {
+  if (op.k_levels || op.v_levels || op.v_pool.dtype != op.k_pool.dtype)
+    fail("unsupported", op.name, ": cuda takes pools of plain rows of one dtype; the cpu backend any");
   const PagedShape shape = paged_shape(op, context);
   if (op.q.elements() == 0) return;
   Paged<float> common{};

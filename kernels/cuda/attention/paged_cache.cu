@@ -104,6 +104,8 @@ unsigned blocks_of(const char* name, int64_t threads) {
 }  // namespace
 
 void run(const KvStore& op, CudaContext& context) {
+  if (op.k_levels || op.v_levels || (op.v && op.v_pool.dtype != op.k_pool.dtype))
+    fail("unsupported", op.name, ": cuda takes pools of plain rows of one dtype; the cpu backend any");
   for_float(op.k, [&](auto* from) {
     using From = std::remove_pointer_t<decltype(from)>;
     if (op.k_pool.dtype == DType::q8_0) {

@@ -2,6 +2,7 @@
 // sums for one query as for many.
 #include "kernels/cpu/isa/attention/paged_attention.h"
 
+#include "kernels/cpu/isa/attention/kv_codes.h"
 #include "kernels/cpu/isa/simd/tile.h"
 #include "kernels/math/blocks/q8_0.h"
 
@@ -27,26 +28,86 @@ constexpr int64_t stored_elements(int64_t dim) {
   return sizeof(T) == sizeof(Q8_0) ? dim / 32 : dim;
 }
 
+// The place of key `key` of the sequence in a pool; -1: no query needs it.
+inline int64_t slot_of(const PagedTile& tile, const int32_t* pages, int64_t key) {
+  const int64_t page = pages[key / tile.page_tokens];
+  return page < 0 ? -1 : page * tile.page_tokens + key % tile.page_tokens;
+}
+
 // A tile of keys or values to f32: `count` rows from key `begin` on, then zeros up to padded(count). Rows lie far
 // apart, where the hardware does not prefetch, so the rows to come are asked for here.
 template <class T>
-inline void gather_pages(const PagedTile& tile, const void* pool, int64_t row_dim, int64_t begin, int64_t count,
-                         float* to) {
+void gather_pages(const PagedTile& tile, const void* pool, const int32_t* pages, int64_t row_dim, int64_t begin,
+                  int64_t count, float* to) {
   constexpr int64_t kAhead = 8;
   const int64_t width = stored_elements<T>(row_dim), dim = padded(row_dim);
   const int64_t bytes = width * static_cast<int64_t>(sizeof(T));
   const T* rows[kTileKeys];
   for (int64_t j = 0; j < count; ++j) {
-    const int64_t key = begin + j, page = tile.pages[key / tile.page_tokens];
-    rows[j] = static_cast<const T*>(pool) +
-              ((page * tile.page_tokens + key % tile.page_tokens) * tile.kv_heads + tile.kv_head) * width;
+    const int64_t slot = slot_of(tile, pages, begin + j);
+    rows[j] = slot < 0 ? nullptr : static_cast<const T*>(pool) + (slot * tile.kv_heads + tile.kv_head) * width;
   }
   for (int64_t j = 0; j < count; ++j) {
     if (j + kAhead < count)
       for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(reinterpret_cast<const char*>(rows[j + kAhead]) + i);
-    gather_stored(rows[j], row_dim, to + j * dim);
+    if (rows[j])
+      gather_stored(rows[j], row_dim, to + j * dim);
+    else
+      clear(to + j * dim, dim);
   }
   clear(to + count * dim, (padded(count) - count) * dim);
+}
+void gather_rows(const PagedTile& tile, Stored stored, const void* pool, const int32_t* pages, int64_t row_dim,
+                 int64_t begin, int64_t count, float* to) {
+  switch (stored) {
+    case Stored::f32: return gather_pages<float>(tile, pool, pages, row_dim, begin, count, to);
+    case Stored::bf16: return gather_pages<bf16>(tile, pool, pages, row_dim, begin, count, to);
+    case Stored::f16: return gather_pages<f16>(tile, pool, pages, row_dim, begin, count, to);
+    case Stored::q8_0: return gather_pages<Q8_0>(tile, pool, pages, row_dim, begin, count, to);
+  }
+}
+
+// The levels of `count` coded keys from `begin` on, a multiple of 16, and their scales: visit(tile of 16, first key
+// of it, its scales). Scales that no key has are 0, whatever lies there.
+template <class Visit>
+void each_code_tile(const PagedTile& tile, const PagedSide& side, int64_t begin, int64_t count, float* scales,
+                    Visit visit) {
+  const int64_t bytes = kv_codes::tile_bytes(side.codes->shape);
+  const auto place = [&](int64_t j) -> const char* {
+    if (j >= count) return nullptr;
+    const int64_t slot = slot_of(tile, tile.pages, begin + j);
+    return slot < 0 ? nullptr
+                    : static_cast<const char*>(side.pool) + (slot / kLanes * tile.kv_heads + tile.kv_head) * bytes;
+  };
+  for (int64_t j = 0; j < count; j += kLanes) {
+    if (const char* next = place(j + kLanes))
+      for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(next + i);
+    const char* at = place(j);
+    visit(reinterpret_cast<const uint32_t*>(at), j, scales + j);
+    for (int64_t lane = at ? count - j : 0; lane < kLanes; ++lane) scales[j + lane] = 0;
+  }
+}
+// Keys as columns, [dim, kTileKeys].
+void decode_keys(const PagedTile& tile, int64_t begin, int64_t count, float* to, float* scales) {
+  each_code_tile(tile, tile.keys, begin, count, scales, [&](const uint32_t* codes, int64_t j, float* scale) {
+    if (codes) return unpack_keys(codes, *tile.keys.codes, to + j, kTileKeys, scale);
+    for (int64_t d = 0; d < tile.keys.dim; ++d) clear(to + d * kTileKeys + j, kLanes);
+  });
+}
+// Values as rows of padded(value_dim).
+void decode_values(const PagedTile& tile, int64_t begin, int64_t count, float* to, float* scales) {
+  const int64_t wide = padded(tile.values.dim);
+  each_code_tile(tile, tile.values, begin, count, scales, [&](const uint32_t* codes, int64_t j, float* scale) {
+    if (codes) return unpack_values(codes, *tile.values.codes, to + j * wide, wide, scale);
+    clear(to + j * wide, kLanes * wide);
+  });
+}
+
+// c[r, j] *= scales[j]     c: [rows, kTileKeys]
+inline void scale_columns(float* c, const float* scales, int64_t rows) {
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t j = 0; j < kTileKeys; j += kWidth)
+      store(c + r * kTileKeys + j, load(c + r * kTileKeys + j) * load(scales + j));
 }
 
 // Sums, tops and totals of rows: of a piece, or of all pieces so far.
@@ -75,55 +136,135 @@ __attribute__((noinline)) void merge(const Sums& all, const Sums& piece, int64_t
 
 template <class T>
 void write_rows(const PagedTile& tile, const Sums& sums) {
-  const int64_t wide = padded(tile.value_dim);
+  const int64_t wide = padded(tile.values.dim);
   for (int64_t r = 0; r < tile.queries * tile.group; ++r) {
     const int64_t token = tile.first + r / tile.group, head = r % tile.group;
     const Vec factor = splat(finish_row(tile.sinks ? tile.sinks + head : nullptr, sums.top[r], sums.total[r]));
-    T* to = static_cast<T*>(tile.o) + token * tile.o_stride + head * tile.value_dim;
-    for (int64_t d = 0; d < tile.value_dim; d += kWidth)
-      store(to + d, load(sums.o + r * wide + d) * factor, tile.value_dim - d);
+    T* to = static_cast<T*>(tile.o) + token * tile.o_stride + head * tile.values.dim;
+    for (int64_t d = 0; d < tile.values.dim; d += kWidth)
+      store(to + d, load(sums.o + r * wide + d) * factor, tile.values.dim - d);
   }
 }
 void write_rows(const PagedTile& tile, const Sums& sums) {
   tile.type == Float::bf16 ? write_rows<bf16>(tile, sums) : write_rows<float>(tile, sums);
 }
 
-template <class T>
+// Which keys of a tile begin .. begin + count are taken from the codes and which exactly. A query that sees `seen` keys
+// takes [0, exact_first) and [seen - exact_last, seen) exactly.
+struct Sources {
+  bool codes, exact;  // of some row
+};
+inline Sources sources_of(const PagedTile& tile, int64_t begin, int64_t count, int64_t last_end) {
+  if (!tile.exact_pages) return {true, false};
+  const int64_t end = begin + count, first_recent = tile.first_end - tile.exact_last,
+                last_recent = last_end - tile.exact_last;
+  const int64_t low = begin > tile.exact_first ? begin : tile.exact_first;
+  return {low < (end < last_recent ? end : last_recent), begin < tile.exact_first || end > first_recent};
+}
+// The columns of a tile from `begin` on that a row takes from the codes.
+inline Visible coded(const PagedTile& tile, int64_t row, int64_t begin) {
+  const int64_t low = tile.exact_first - begin, high = tile.first_end + row / tile.group - tile.exact_last - begin;
+  return {low > 0 ? low : 0, high < kTileKeys ? high : kTileKeys};
+}
+
+// The memory of a tile's arithmetic.
+struct PagedWork {
+  float *scores, *exact_scores, *scales, *keys, *values;  // keys: [dim, kTileKeys]; values: keys too, before
+};
+
+// scores[r, j] = <q_r, key j>
+void score_keys(const PagedTile& tile, const PagedWork& work, const Sources& sources, const float* q, int64_t rows,
+                int64_t begin, int64_t count) {
+  const PagedSide& side = tile.keys;
+  const int64_t dim = padded(side.dim);
+  const auto plain = [&](Stored stored, const void* pool, const int32_t* pages, float* to) {
+    gather_rows(tile, stored, pool, pages, side.dim, begin, count, work.values);
+    transpose_keys(work.values, dim, work.keys, padded(count));
+    multiply<false>(rows, side.dim, padded(count), q, dim, 1, work.keys, kTileKeys, to, kTileKeys);
+  };
+  if (!side.codes) return plain(side.stored, side.pool, tile.pages, work.scores);
+  if (sources.codes) {
+    decode_keys(tile, begin, count, work.keys, work.scales);
+    multiply<false>(rows, side.dim, padded(count), q, dim, 1, work.keys, kTileKeys, work.scores, kTileKeys);
+    scale_columns(work.scores, work.scales, rows);
+  }
+  if (!sources.exact) return;
+  plain(side.exact_stored, side.exact, tile.exact_pages, sources.codes ? work.exact_scores : work.scores);
+  if (!sources.codes) return;
+  for (int64_t r = 0; r < rows; ++r) {
+    const Visible from_codes = coded(tile, r, begin);
+    for (int64_t j = 0; j < count; ++j)
+      if (j < from_codes.low || j >= from_codes.high)
+        work.scores[r * kTileKeys + j] = work.exact_scores[r * kTileKeys + j];
+  }
+}
+
+// o_r += sum_j p[r, j] value j, where p lies in work.scores and is lost.
+void add_values(const PagedTile& tile, const PagedWork& work, const Sources& sources, float* o, int64_t rows,
+                int64_t begin, int64_t count) {
+  const PagedSide& side = tile.values;
+  const int64_t wide = padded(side.dim);
+  const auto add = [&](const float* p) {
+    multiply<true>(rows, count, wide, p, kTileKeys, 1, work.values, wide, o, wide);
+  };
+  if (!side.codes) {
+    gather_rows(tile, side.stored, side.pool, tile.pages, side.dim, begin, count, work.values);
+    return add(work.scores);
+  }
+  if (sources.codes && sources.exact)
+    for (int64_t r = 0; r < rows; ++r) {
+      const Visible from_codes = coded(tile, r, begin);
+      float *p = work.scores + r * kTileKeys, *exact = work.exact_scores + r * kTileKeys;
+      for (int64_t j = 0; j < count; ++j) {
+        const bool is_exact = j < from_codes.low || j >= from_codes.high;
+        exact[j] = is_exact ? p[j] : 0;
+        if (is_exact) p[j] = 0;
+      }
+    }
+  if (sources.codes) {
+    decode_values(tile, begin, count, work.values, work.scales);
+    scale_columns(work.scores, work.scales, rows);
+    add(work.scores);
+  }
+  if (sources.exact) {
+    gather_rows(tile, side.exact_stored, side.exact, tile.exact_pages, side.dim, begin, count, work.values);
+    add(sources.codes ? work.exact_scores : work.scores);
+  }
+}
+
 void attend(const PagedTile& tile, float* q, float* scratch, const Sums& all) {
-  const int64_t dim = padded(tile.head_dim), wide = padded(tile.value_dim), rows = tile.queries * tile.group;
+  const int64_t dim = padded(tile.keys.dim), wide = padded(tile.values.dim), rows = tile.queries * tile.group;
   const int64_t last_end = tile.first_end + tile.queries - 1;  // keys that the last query sees
-  float* scores = scratch;
-  float* keys = scores + rows * kTileKeys;  // transposed: [dim, kTileKeys]
-  float* values = keys + kTileKeys * dim;   // first the keys before they are transposed
-  const Sums own = sums_at(values + kTileKeys * (dim > wide ? dim : wide), rows, wide);
+  PagedWork work{};
+  work.scores = scratch, work.exact_scores = scratch + rows * kTileKeys, work.scales = scratch + 2 * rows * kTileKeys;
+  work.keys = work.scales + kTileKeys, work.values = work.keys + kTileKeys * dim;
+  const Sums own = sums_at(work.values + kTileKeys * (dim > wide ? dim : wide), rows, wide);
   const int64_t lowest = tile.window > 0 && tile.first_end > tile.window ? tile.first_end - tile.window : 0;
   for (int64_t i = 0; i < tile.pieces; ++i) {
     const int64_t start = (tile.piece + i) * kPieceKeys;
     const int64_t end = start + kPieceKeys < last_end ? start + kPieceKeys : last_end;
-    const Sums piece = tile.partial ? sums_at(tile.partial + i * partial_size(rows, tile.value_dim), rows, wide) : own;
+    const Sums piece = tile.partial ? sums_at(tile.partial + i * partial_size(rows, tile.values.dim), rows, wide) : own;
     clear_sums(piece, rows, wide);
     for (int64_t begin = start; begin < end; begin += kTileKeys) {
       if (begin + kTileKeys <= lowest) continue;
       const int64_t count = end - begin < kTileKeys ? end - begin : kTileKeys;
-      gather_pages<T>(tile, tile.k_pool, tile.head_dim, begin, count, values);
-      transpose_keys(values, dim, keys, padded(count));
-      gather_pages<T>(tile, tile.v_pool, tile.value_dim, begin, count, values);
-      multiply<false>(rows, tile.head_dim, padded(count), q, dim, 1, keys, kTileKeys, scores, kTileKeys);
+      const Sources sources = sources_of(tile, begin, count, last_end);
+      score_keys(tile, work, sources, q, rows, begin, count);
       for (int64_t r = 0; r < rows; ++r) {
         int64_t high = tile.first_end + r / tile.group, low = tile.window > 0 ? high - tile.window : 0;
         high = high - begin < count ? high - begin : count;
         low = low > begin ? low - begin : 0;
-        cap_row(scores + r * kTileKeys, tile.softcap);
-        softmax_row(scores + r * kTileKeys, {low, high}, piece.top[r], piece.total[r], piece.o + r * wide, wide);
+        cap_row(work.scores + r * kTileKeys, tile.softcap);
+        softmax_row(work.scores + r * kTileKeys, {low, high}, piece.top[r], piece.total[r], piece.o + r * wide, wide);
       }
-      multiply<true>(rows, count, wide, scores, kTileKeys, 1, values, wide, piece.o, wide);
+      add_values(tile, work, sources, piece.o, rows, begin, count);
     }
     if (!tile.partial) merge(all, piece, rows, wide);
   }
 }
 
 void paged_attention(const PagedTile& tile) {
-  const int64_t dim = padded(tile.head_dim), wide = padded(tile.value_dim), rows = tile.queries * tile.group;
+  const int64_t dim = padded(tile.keys.dim), wide = padded(tile.values.dim), rows = tile.queries * tile.group;
   float* q = tile.scratch;
   const Sums all = sums_at(q + rows * dim, rows, wide);
   float* rest = q + rows * (dim + wide + 32);
@@ -131,32 +272,46 @@ void paged_attention(const PagedTile& tile) {
     using T = decltype(tag);
     for (int64_t r = 0; r < rows; ++r)
       gather_row(static_cast<const T*>(tile.q) + (tile.first + r / tile.group) * tile.q_stride +
-                     r % tile.group * tile.head_dim,
-                 tile.head_dim, tile.scale, q + r * dim);
+                     r % tile.group * tile.keys.dim,
+                 tile.keys.dim, tile.scale, q + r * dim);
   });
   clear_sums(all, rows, wide);
-  switch (tile.stored) {
-    case Stored::f32: attend<float>(tile, q, rest, all); break;
-    case Stored::bf16: attend<bf16>(tile, q, rest, all); break;
-    case Stored::f16: attend<f16>(tile, q, rest, all); break;
-    case Stored::q8_0: attend<Q8_0>(tile, q, rest, all); break;
-  }
+  attend(tile, q, rest, all);
   if (!tile.partial) write_rows(tile, all);
 }
 
 // o of a tile whose pieces have left their sums in tile.partial.
 void merge_pieces(const PagedTile& tile) {
-  const int64_t wide = padded(tile.value_dim), rows = tile.queries * tile.group;
+  const int64_t wide = padded(tile.values.dim), rows = tile.queries * tile.group;
   const Sums all = sums_at(tile.scratch, rows, wide);
   clear_sums(all, rows, wide);
   for (int64_t i = 0; i < tile.pieces; ++i)
-    merge(all, sums_at(tile.partial + i * partial_size(rows, tile.value_dim), rows, wide), rows, wide);
+    merge(all, sums_at(tile.partial + i * partial_size(rows, tile.values.dim), rows, wide), rows, wide);
   write_rows(tile, all);
+}
+
+void matrix_rows(const float* x, int64_t rows, int64_t dim, const float* w, const float* bias, float* y, int64_t out) {
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t j = 0; j < out; j += kWidth) store(y + r * out + j, bias ? load(bias + j) : splat(0.0f));
+  multiply<true>(rows, dim, out, x, dim, 1, w, out, y, out);
+}
+
+// Rows of f32 to a slot of tiles of codes, one tile a head and `bytes` apart.
+void encode_codes(const float* x, const EncodeCodes& how, int64_t heads, int64_t slot, char* tiles, uint32_t* codes) {
+  for (int64_t head = 0; head < heads; ++head) {
+    auto* tile = reinterpret_cast<uint32_t*>(tiles + head * kv_codes::tile_bytes(how.shape));
+    const float scale = encode_row(x + head * how.shape.dim, how.shape, how.levels, codes);
+    how.values ? pack_value(tile, how.shape, static_cast<int>(slot), codes)
+               : pack_key(tile, how.shape, static_cast<int>(slot), codes);
+    write_scale(tile, how.shape, static_cast<int>(slot), scale);
+  }
 }
 
 }  // namespace
 
 void fill_paged_attention(Table& table) {
+  table.matrix_rows = matrix_rows;
+  table.encode_codes = encode_codes;
   table.paged_attention = paged_attention;
   table.merge_pieces = merge_pieces;
 }
