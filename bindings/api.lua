@@ -1795,8 +1795,10 @@ function q.onebit.count_levels(state) end
 
 q.pages = {}
 ---Which pages of a paged cache belong to which sequence (engine/generate/page_pool.h).
----remember: full pages are found again.
----@param opt {pages: integer, page_tokens?: integer, remember?: boolean}
+---remember: full pages are found again. exact_pages: how many pages of exact rows there are beside pages of codes, for
+---the first exact_first tokens of a sequence and the exact_last ones before each query (engine/generate/exact_pages.h).
+---@param opt {pages: integer, page_tokens?: integer, remember?: boolean, exact_pages?: integer,
+---  exact_first?: integer, exact_last?: integer}
 ---@return PagePool
 function q.pages.pool(opt) end
 
@@ -1840,13 +1842,29 @@ function PagePool:forget(id) end
 ---@param id integer
 ---@return integer[]
 function PagePool:pages(id) end
----Pages to copy before anything is stored: from, to, from, to...; nothing where there are none. Told once.
+---The sequence's pages of exact rows, -1 where a page has none.
+---@param id integer
+---@return integer[]
+function PagePool:exact_pages(id) end
+---Drops the exact rows of page `index`, from 1, in which nothing was stored.
+---@param id integer
+---@param index integer
+function PagePool:drop_exact(id, index) end
+---Pages to copy before anything is stored: from, to, from, to..., and exact pages likewise; nil where there are none.
+---Told once.
+---@return integer[]?
 ---@return integer[]?
 function PagePool:copies() end
+---The longest beginning of at most `length` tokens that the sequence can be cut to and go on.
+---@param id integer
+---@param length integer
+---@return integer
+function PagePool:reachable(id, length) end
 ---Pages that extend can have.
 ---@return integer
 function PagePool:available() end
----@return {pages: integer, page_tokens: integer, used: integer, remembered: integer, sequences: integer}
+---@return {pages: integer, page_tokens: integer, used: integer, remembered: integer, sequences: integer,
+---  exact_pages: integer, exact_used: integer}
 function PagePool:stats() end
 ---What is remembered by its beginnings, the one with the most pages first.
 ---One is all pages that go on from one first page. longest: pages of the longest sequence in it; used: pages that a
@@ -1855,9 +1873,9 @@ function PagePool:stats() end
 function PagePool:beginnings() end
 ---Writes a step over the last counts[i] tokens of sequences ids[i] into its tensors, padded to their sizes.
 ---before, after: [sequences] i32, the page of the token before the step (the number of pages where there is none), and
----that of its last token.
+---that of its last token. exact_slots, exact: as slots and pages, of exact rows; -1 where there are none.
 ---@param to {tokens: Tensor, positions: Tensor, slots: Tensor, cu_q: Tensor, lengths: Tensor, pages: Tensor,
----  before?: Tensor, after?: Tensor}
+---  before?: Tensor, after?: Tensor, exact_slots?: Tensor, exact?: Tensor}
 ---@param ids integer[]
 ---@param counts integer[]
 function PagePool:fill(to, ids, counts) end
@@ -1867,9 +1885,19 @@ function PagePool:fill(to, ids, counts) end
 ---@param k Tensor
 ---@param v? Tensor  without it only k goes to its pool
 ---@param slots Tensor
+---With levels the pool is one of codes, u8 [slots / 16, kv_heads, bytes of a tile] (KvStore of kernels/ops.h).
 ---@param k_pool Tensor
 ---@param v_pool? Tensor
-function q.pages.kv_store(k, v, slots, k_pool, v_pool) end
+---@param k_levels? Tensor
+---@param v_levels? Tensor
+function q.pages.kv_store(k, v, slots, k_pool, v_pool, k_levels, v_levels) end
+---A matrix for each head: x [tokens, heads, dim] w [bases, dim, out_dim] + bias [bases, out_dim].
+---Heads follow each other in as many runs as there are bases. A row's bits do not depend on the others. No gradient.
+---@param x Tensor
+---@param w Tensor
+---@param bias? Tensor
+---@return Tensor
+function q.pages.head_linear(x, w, bias) end
 ---@param pool Tensor
 ---@param pairs_ Tensor  [n, 2] i32: from, to
 ---@param page_tokens integer
@@ -1883,6 +1911,10 @@ function q.pages.bytes(tensor) end
 ---@field cu_q Tensor
 ---@field lengths Tensor
 ---@field page_tokens integer
+---@field key_levels? Tensor  of codes, as for kv_store
+---@field value_levels? Tensor
+---@field value_dim? integer  of values that are codes
+---@field exact? {keys?: Tensor, values?: Tensor, pages: Tensor, first: integer, last: integer}  rows that are not coded
 
 ---Attention of queries [tokens, heads, head_dim] over a paged cache (PagedAttention of kernels/ops.h).
 ---@param query Tensor

@@ -72,13 +72,16 @@ int row_linear(Call& call) {
   return call.push(results);
 }
 
+View view_of(const TensorPtr& tensor) { return tensor ? tensor->view : View(); }
+
 int kv_store(Call& call) {
   const TensorPtr keys = call.arg<TensorPtr>(1), values = call.arg<TensorPtr>(2, nullptr),
                   slots = call.arg<TensorPtr>(3), key_pool = call.arg<TensorPtr>(4),
-                  value_pool = call.arg<TensorPtr>(5, nullptr);
-  const auto view = [](const TensorPtr& tensor) { return tensor ? tensor->view : View(); };
-  device_of(call, keys, values, slots, key_pool, value_pool)
-      .run(KvStore{keys->view, view(values), slots->view, key_pool->view, view(value_pool)});
+                  value_pool = call.arg<TensorPtr>(5, nullptr), key_levels = call.arg<TensorPtr>(6, nullptr),
+                  value_levels = call.arg<TensorPtr>(7, nullptr);
+  device_of(call, keys, values, slots, key_pool, value_pool, key_levels, value_levels)
+      .run(KvStore{keys->view, view_of(values), slots->view, key_pool->view, view_of(value_pool), view_of(key_levels),
+                   view_of(value_levels)});
   return 0;
 }
 
@@ -88,22 +91,57 @@ int copy_pages(Call& call) {
   return 0;
 }
 
+int head_linear(Call& call) {
+  const TensorPtr x = call.arg<TensorPtr>(1), w = call.arg<TensorPtr>(2), bias = call.arg<TensorPtr>(3, nullptr);
+  Device& device = device_of(call, x, w, bias);
+  if (x->view.rank != 3) fail("shape", call.name, ": x is ", shape_text(x->view), ", expected [tokens, heads, dim]");
+  const TensorPtr y = make_tensor(device, {x->view.shape[0], x->view.shape[1], w->view.columns()}, x->view.dtype);
+  device.run(HeadLinear{x->view, w->view, view_of(bias), y->view});
+  return call.push(y);
+}
+
 int bytes(Call& call) { return call.push(byte_view(call.arg<TensorPtr>(1))); }
 
 int paged_attention(Call& call) {
   const TensorPtr query = call.arg<TensorPtr>(1), keys = call.arg<TensorPtr>(2), values = call.arg<TensorPtr>(3);
-  Options opt(call, 4, {"pages", "cu_q", "lengths", "page_tokens", "scale", "window", "softcap", "sinks"});
+  Options opt(call, 4,
+              {"pages", "cu_q", "lengths", "page_tokens", "scale", "window", "softcap", "sinks", "value_dim",
+               "key_levels", "value_levels", "exact"});
+  const auto tensor = [&](Options& from, const char* key) { return from.get<TensorPtr>(key, nullptr); };
   const auto pages = opt.get<TensorPtr>("pages"), cu_q = opt.get<TensorPtr>("cu_q"),
-             lengths = opt.get<TensorPtr>("lengths"), sinks = opt.get<TensorPtr>("sinks", nullptr);
-  Device& device = device_of(call, query, keys, values, pages, cu_q, lengths, sinks);
+             lengths = opt.get<TensorPtr>("lengths"), sinks = tensor(opt, "sinks"),
+             key_levels = tensor(opt, "key_levels"), value_levels = tensor(opt, "value_levels");
+  Device& device = device_of(call, query, keys, values, pages, cu_q, lengths, sinks, key_levels, value_levels);
   if (query->view.rank != 3)
     fail("shape", call.name, ": query is ", shape_text(query->view), ", expected [tokens, heads, head_dim]");
+  const int64_t value_dim = opt.get<int64_t>("value_dim", values->view.columns());
   const TensorPtr mixed =
-      make_tensor(device, {query->view.shape[0], query->view.shape[1], values->view.columns()}, query->view.dtype);
-  device.run(PagedAttention{query->view, keys->view, values->view, pages->view, cu_q->view, lengths->view, mixed->view,
-                            opt.get<float>("scale", 1.0f / std::sqrt(static_cast<float>(query->view.columns()))),
-                            opt.get<int>("window", 0), opt.get<int>("page_tokens"), sinks ? sinks->view : View(),
-                            opt.get<float>("softcap", 0)});
+      make_tensor(device, {query->view.shape[0], query->view.shape[1], value_dim}, query->view.dtype);
+  PagedAttention op{query->view,
+                    keys->view,
+                    values->view,
+                    pages->view,
+                    cu_q->view,
+                    lengths->view,
+                    mixed->view,
+                    opt.get<float>("scale", 1.0f / std::sqrt(static_cast<float>(query->view.columns()))),
+                    opt.get<int>("window", 0),
+                    opt.get<int>("page_tokens"),
+                    view_of(sinks),
+                    opt.get<float>("softcap", 0),
+                    view_of(key_levels),
+                    view_of(value_levels)};
+  TensorPtr exact_keys, exact_values, exact_pages;
+  if (opt.has("exact")) {
+    opt.push("exact");
+    Options exact(call, lua_gettop(call.L), {"keys", "values", "pages", "first", "last"});
+    exact_keys = tensor(exact, "keys"), exact_values = tensor(exact, "values");
+    exact_pages = exact.get<TensorPtr>("pages");
+    device_of(call, query, exact_keys, exact_values, exact_pages);
+    op.k_exact = view_of(exact_keys), op.v_exact = view_of(exact_values), op.exact = exact_pages->view;
+    op.exact_first = exact.get<int>("first"), op.exact_last = exact.get<int>("last");
+  }
+  device.run(op);
   return call.push(mixed);
 }
 
@@ -132,9 +170,10 @@ int one_logprob(Call& call) {
 // ---------------------------------------------------------------- page pool
 
 int page_pool(Call& call) {
-  Options opt(call, 1, {"pages", "page_tokens", "remember"});
+  Options opt(call, 1, {"pages", "page_tokens", "remember", "exact_pages", "exact_first", "exact_last"});
+  const ExactTokens exact{opt.get<int64_t>("exact_first", 0), opt.get<int64_t>("exact_last", 0)};
   return call.push(std::make_shared<PagePool>(opt.get<int64_t>("pages"), opt.get<int>("page_tokens", 16),
-                                              opt.get("remember", true)));
+                                              opt.get("remember", true), exact, opt.get<int64_t>("exact_pages", 0)));
 }
 
 // Elements first .. last of the array of ids at an argument, 1 .. its length by default.
@@ -171,9 +210,24 @@ int forget(Call& call) {
 }
 int pages(Call& call) { return call.push(call.self<PagePool>()->pages_of(call.arg<int64_t>(1))); }
 
+int exact_pages(Call& call) {
+  const auto pool = call.self<PagePool>();
+  std::vector<int32_t> list = pool->pages_of(call.arg<int64_t>(1));
+  for (int32_t& page : list) page = pool->exact().of(page);
+  return call.push(list);
+}
+int drop_exact(Call& call) {
+  return call.self<PagePool>()->drop_exact(call.arg<int64_t>(1), call.arg<int64_t>(2) - 1), 0;
+}
+
+// The pairs of pages to copy, and those of exact pages; each nil where there are none.
 int copies(Call& call) {
-  const std::vector<int32_t> pairs = call.self<PagePool>()->copies();
-  return pairs.empty() ? 0 : call.push(pairs);
+  for (const std::vector<int32_t>& pairs : {call.self<PagePool>()->copies(), call.self<PagePool>()->exact_copies()})
+    pairs.empty() ? lua_pushnil(call.L) : static_cast<void>(call.push(pairs));
+  return 2;
+}
+int reachable(Call& call) {
+  return call.push(call.self<PagePool>()->reachable(call.arg<int64_t>(1), call.arg<int64_t>(2)));
 }
 
 int stats(Call& call) {
@@ -184,6 +238,8 @@ int stats(Call& call) {
   lua::set_field(call.L, "used", pool->pages() - pool->available());
   lua::set_field(call.L, "remembered", pool->remembered());
   lua::set_field(call.L, "sequences", pool->sequences());
+  lua::set_field(call.L, "exact_pages", pool->exact().count());
+  lua::set_field(call.L, "exact_used", pool->exact().used());
   return 1;
 }
 
@@ -207,7 +263,8 @@ int available(Call& call) { return call.push(call.self<PagePool>()->available())
 // Writes a step into its tensors, whose sizes say how much is padding: the last counts[i] tokens of sequence ids[i].
 int fill(Call& call) {
   const auto pool = call.self<PagePool>();
-  Options to(call, 1, {"tokens", "positions", "slots", "cu_q", "lengths", "pages", "before", "after"});
+  Options to(call, 1,
+             {"tokens", "positions", "slots", "cu_q", "lengths", "pages", "before", "after", "exact_slots", "exact"});
   const auto ids = call.arg<std::vector<int64_t>>(2), counts = call.arg<std::vector<int64_t>>(3);
   if (ids.size() != counts.size())
     fail("value", call.name, ": ", ids.size(), " sequences and ", counts.size(), " counts");
@@ -227,6 +284,7 @@ int fill(Call& call) {
   put("tokens", rows.tokens), put("positions", rows.positions), put("slots", rows.slots);
   put("cu_q", rows.cu_q), put("lengths", rows.lengths), put("pages", rows.pages);
   if (to.has("before")) put("before", rows.before), put("after", rows.after);
+  if (to.has("exact")) put("exact", rows.exact), put("exact_slots", rows.exact_slots);
   return 0;
 }
 
@@ -239,6 +297,7 @@ void register_generate(lua_State* L) {
             {{"kv_store", fn<kv_store>},
              {"copy_pages", fn<copy_pages>},
              {"bytes", fn<bytes>},
+             {"head_linear", fn<head_linear>},
              {"paged_attention", fn<paged_attention>},
              {"pool", fn<page_pool>}});
   functions(L, "logits", {{"token_logprobs", fn<one_logprob>}});
@@ -252,7 +311,10 @@ void register_generate(lua_State* L) {
                         {"close", fn<close>},
                         {"forget", fn<forget>},
                         {"pages", fn<pages>},
+                        {"exact_pages", fn<exact_pages>},
+                        {"drop_exact", fn<drop_exact>},
                         {"copies", fn<copies>},
+                        {"reachable", fn<reachable>},
                         {"stats", fn<stats>},
                         {"beginnings", fn<beginnings>},
                         {"available", fn<available>},

@@ -9,7 +9,11 @@ namespace {
 constexpr uint64_t kSalt = uint64_t{1} << 63;  // marks a salt, where otherwise the serial of a page stands
 }
 
-PagePool::PagePool(int64_t pages, int page_tokens, bool remember) : page_tokens_(page_tokens), remember_(remember) {
+PagePool::PagePool(int64_t pages, int page_tokens, bool remember, ExactTokens exact, int64_t exact_pages)
+    : page_tokens_(page_tokens),
+      remember_(remember),
+      exact_tokens_(exact),
+      exact_(exact.any() ? exact_pages : 0, std::max<int64_t>(0, pages)) {
   if (pages < 1 || page_tokens < 1 || pages > INT32_MAX / page_tokens)
     fail("value", "page pool: ", pages, " pages of ", page_tokens,
          " tokens; expected at least 1, and less than 2^31 slots");
@@ -57,6 +61,7 @@ void PagePool::forget(int32_t page) {
   state.serial = 0, state.reused = 0;
   state.tokens.clear();
   if (state.users == 0) {
+    exact_.drop(page);
     idle_.erase(state.idle);
     free_.push_back(page);
   }
@@ -94,10 +99,54 @@ void PagePool::share(int32_t page) {
 void PagePool::release(int32_t page) {
   State& state = states_[static_cast<size_t>(page)];
   if (--state.users > 0) return;
-  if (state.serial == 0)
+  if (state.serial == 0) {
+    exact_.drop(page);
     free_.push_back(page);
-  else
+  } else {
     state.idle = idle_.insert(idle_.end(), page);
+  }
+}
+
+int32_t PagePool::take_for(int64_t index) {
+  const int32_t page = take();
+  if (exact_tokens_.last > 0 || index * page_tokens_ < exact_tokens_.first) exact_.give(page);
+  return page;
+}
+
+// Room for the exact rows of pages first .. first + count of a sequence. What a sequence needs of its pages is kept: for
+// the tokens after those that are stored, and one page before, as a step that was cut short goes back to whole pages.
+bool PagePool::make_exact_room(int64_t first, int64_t count) {
+  int64_t wanted = 0;
+  for (int64_t i = first; i < first + count; ++i)
+    wanted += exact_tokens_.last > 0 || i * page_tokens_ < exact_tokens_.first;
+  if (exact_.free_for(wanted)) return true;
+  std::unordered_set<int32_t> needed;
+  for (const auto& [id, sequence] : sequences_) {
+    const int64_t from = static_cast<int64_t>(sequence.committed) - page_tokens_;
+    for (size_t i = sequence.pages.size(); i-- > 0;) {
+      const int64_t begin = static_cast<int64_t>(i) * page_tokens_;
+      if (exact_tokens_.needed(begin, begin + page_tokens_, from)) {
+        needed.insert(sequence.pages[i]);
+      } else {  // the first ones are left
+        i = std::min<size_t>(i, static_cast<size_t>((exact_tokens_.first + page_tokens_ - 1) / page_tokens_));
+      }
+    }
+  }
+  return exact_.make_room(wanted, needed);
+}
+
+int64_t PagePool::reachable(int64_t id, int64_t length) const {
+  const Sequence& sequence = at(id);
+  if (!exact_tokens_.any()) return length;
+  const auto complete = [&](int64_t held) {
+    for (int64_t begin = 0; begin < held; begin += page_tokens_)
+      if (exact_tokens_.needed(begin, begin + page_tokens_, held) &&
+          exact_.of(sequence.pages[static_cast<size_t>(begin / page_tokens_)]) < 0)
+        return false;
+    return true;
+  };
+  while (length > 0 && !complete(length)) length = (length - 1) / page_tokens_ * page_tokens_;
+  return length;
 }
 
 int64_t PagePool::reuse(int64_t id, const std::vector<int32_t>& tokens) {
@@ -116,9 +165,11 @@ int64_t PagePool::reuse(int64_t id, const std::vector<int32_t>& tokens) {
   }
   const size_t held = std::min(sequence.pages.size() * page_tokens, tokens.empty() ? 0 : tokens.size() - 1);
   sequence.tokens.assign(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(held));
-  truncate(id, static_cast<int64_t>(held));
-  sequence.took = true;
-  return static_cast<int64_t>(held);
+  const int64_t kept = reachable(id, static_cast<int64_t>(held));
+  truncate(id, kept);
+  for (const int32_t page : sequence.pages) exact_.touch(page);
+  sequence.took = true, sequence.committed = static_cast<size_t>(kept);
+  return kept;
 }
 
 bool PagePool::extend(int64_t id, const std::vector<int32_t>& tokens) {
@@ -130,23 +181,28 @@ bool PagePool::extend(int64_t id, const std::vector<int32_t>& tokens) {
   int32_t last = length % page_tokens ? sequence.pages.back() : -1;  // is written into
   const bool copied = last >= 0 && states_[static_cast<size_t>(last)].users > 1;
   if (static_cast<int64_t>(added) + copied > available()) return false;
+  const int64_t first = static_cast<int64_t>(sequence.pages.size()) - copied;
+  if (exact_tokens_.any() && !make_exact_room(first, static_cast<int64_t>(added) + copied)) return false;
   if (sequence.took && !sequence.pages.empty()) ++states_[static_cast<size_t>(sequence.pages[0])].reused;
   sequence.took = false;
   if (copied) {
-    const int32_t own = take();
+    const int32_t own = take_for(first);
     copies_.insert(copies_.end(), {last, own});
+    if (exact_.of(last) >= 0 && exact_.of(own) >= 0)
+      exact_copies_.insert(exact_copies_.end(), {exact_.of(last), exact_.of(own)});
     release(last);
     sequence.pages.back() = own;
   } else if (last >= 0) {
     forget(last);  // it will hold something else than what it is remembered as
   }
-  for (size_t i = 0; i < added; ++i) sequence.pages.push_back(take());
+  for (size_t i = 0; i < added; ++i) sequence.pages.push_back(take_for(static_cast<int64_t>(sequence.pages.size())));
   sequence.tokens.insert(sequence.tokens.end(), tokens.begin(), tokens.end());
   return true;
 }
 
 void PagePool::commit(int64_t id) {
   Sequence& sequence = at(id);
+  sequence.committed = sequence.tokens.size();
   if (!remember_) return;
   const size_t page_tokens = static_cast<size_t>(page_tokens_);
   for (size_t i = sequence.serials.size(); (i + 1) * page_tokens <= sequence.tokens.size(); ++i) {
@@ -156,6 +212,7 @@ void PagePool::commit(int64_t id) {
     if (known >= 0) {  // another sequence was first: one of the two equal pages is enough
       if (known != sequence.pages[i]) {
         share(known);
+        if (exact_.of(known) < 0 && exact_.of(sequence.pages[i]) >= 0) exact_.move(sequence.pages[i], known);
         release(sequence.pages[i]);
         sequence.pages[i] = known;
       }
@@ -179,12 +236,20 @@ void PagePool::truncate(int64_t id, int64_t length) {
     fail("value", "page pool: truncate: sequence ", id, " has ", sequence.tokens.size(), " tokens, not ", length);
   const size_t page_tokens = static_cast<size_t>(page_tokens_), kept = static_cast<size_t>(length);
   sequence.tokens.resize(kept);
+  sequence.committed = std::min(sequence.committed, kept);
   while (sequence.pages.size() >
          (kept + page_tokens - 1) / page_tokens) {  // from the last: the ends are forgotten first
     release(sequence.pages.back());
     sequence.pages.pop_back();
   }
   sequence.serials.resize(std::min(sequence.serials.size(), kept / page_tokens));
+}
+
+void PagePool::drop_exact(int64_t id, int64_t index) {
+  const Sequence& sequence = at(id);
+  if (index < 0 || index >= static_cast<int64_t>(sequence.pages.size()))
+    fail("value", "page pool: sequence ", id, " has ", sequence.pages.size(), " pages, not one of number ", index);
+  exact_.drop(sequence.pages[static_cast<size_t>(index)]);
 }
 
 int64_t PagePool::fork(int64_t id) {
@@ -235,6 +300,12 @@ std::vector<int32_t> PagePool::copies() {
   return told;
 }
 
+std::vector<int32_t> PagePool::exact_copies() {
+  std::vector<int32_t> told;
+  told.swap(exact_copies_);
+  return told;
+}
+
 PagePool::Rows PagePool::rows(const std::vector<Part>& parts, int64_t rows, int64_t sequences, int64_t most) const {
   Rows out;
   const auto size = [](int64_t n) { return static_cast<size_t>(n); };
@@ -242,6 +313,7 @@ PagePool::Rows PagePool::rows(const std::vector<Part>& parts, int64_t rows, int6
     fail("value", "page pool: rows: ", parts.size(), " sequences, room for ", sequences);
   out.tokens.reserve(size(rows)), out.positions.reserve(size(rows)), out.slots.reserve(size(rows));
   out.pages.assign(size(sequences * most), -1);
+  out.exact.assign(size(sequences * most), -1);
   out.cu_q.push_back(0);
   for (const Part& part : parts) {
     const Sequence& sequence = at(part.id);
@@ -255,7 +327,11 @@ PagePool::Rows PagePool::rows(const std::vector<Part>& parts, int64_t rows, int6
       out.positions.push_back(static_cast<int32_t>(position));
       out.slots.push_back(sequence.pages[size(position / page_tokens_)] * page_tokens_ +
                           static_cast<int32_t>(position % page_tokens_));
+      const int32_t exact = exact_.of(sequence.pages[size(position / page_tokens_)]);
+      out.exact_slots.push_back(exact < 0 ? -1 : exact * page_tokens_ + static_cast<int32_t>(position % page_tokens_));
     }
+    for (size_t i = 0; i < sequence.pages.size(); ++i)
+      out.exact[size(most) * out.lengths.size() + i] = exact_.of(sequence.pages[i]);
     std::copy(sequence.pages.begin(), sequence.pages.end(),
               out.pages.begin() + static_cast<std::ptrdiff_t>(size(most) * out.lengths.size()));
     const int64_t start = length - part.count;
@@ -265,6 +341,7 @@ PagePool::Rows PagePool::rows(const std::vector<Part>& parts, int64_t rows, int6
     out.cu_q.push_back(static_cast<int32_t>(out.tokens.size()));
   }
   out.tokens.resize(size(rows), 0), out.positions.resize(size(rows), 0), out.slots.resize(size(rows), -1);
+  out.exact_slots.resize(size(rows), -1);
   out.before.resize(size(sequences), static_cast<int32_t>(pages())), out.after.resize(size(sequences), -1);
   out.lengths.resize(size(sequences), 0), out.cu_q.resize(size(sequences) + 1, out.cu_q.back());
   return out;

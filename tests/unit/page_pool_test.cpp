@@ -14,7 +14,8 @@ namespace {
 // which holds anything else than it should is found.
 struct Model {
   PagePool& pool;
-  std::vector<uint64_t> memory;
+  ExactTokens exact;
+  std::vector<uint64_t> memory, exact_memory;
   struct Known {
     int64_t salt;
     std::vector<int32_t> tokens;
@@ -22,7 +23,11 @@ struct Model {
   };
   std::map<int64_t, Known> sequences;
 
-  explicit Model(PagePool& p) : pool(p), memory(static_cast<size_t>(p.pages() * p.page_tokens()), 0) {}
+  explicit Model(PagePool& p, ExactTokens tokens = {})
+      : pool(p),
+        exact(tokens),
+        memory(static_cast<size_t>(p.pages() * p.page_tokens()), 0),
+        exact_memory(static_cast<size_t>(p.exact().count() * p.page_tokens()), 0) {}
 
   static uint64_t value(const Known& known, size_t position) {
     uint64_t hash = 77 + static_cast<uint64_t>(known.salt);
@@ -32,11 +37,12 @@ struct Model {
   }
   bool extend(int64_t id, const std::vector<int32_t>& tokens) {
     const bool done = pool.extend(id, tokens);
-    const std::vector<int32_t> copies = pool.copies();
-    const size_t page = static_cast<size_t>(pool.page_tokens());
-    for (size_t i = 0; i < copies.size(); i += 2)
-      std::copy_n(memory.begin() + static_cast<long>(static_cast<size_t>(copies[i]) * page), page,
-                  memory.begin() + static_cast<long>(static_cast<size_t>(copies[i + 1]) * page));
+    const auto copy = [&](const std::vector<int32_t>& copies, std::vector<uint64_t>& in) {
+      const long page = pool.page_tokens();
+      for (size_t i = 0; i < copies.size(); i += 2)
+        std::copy_n(in.begin() + copies[i] * page, page, in.begin() + copies[i + 1] * page);
+    };
+    copy(pool.copies(), memory), copy(pool.exact_copies(), exact_memory);
     Known& known = sequences[id];
     if (!done) return false;
     known.tokens.insert(known.tokens.end(), tokens.begin(), tokens.end());
@@ -45,6 +51,9 @@ struct Model {
     for (size_t i = 0; i < tokens.size(); ++i) {
       CHECK(rows.tokens[i] == tokens[i]);
       memory[static_cast<size_t>(rows.slots[i])] = value(known, static_cast<size_t>(rows.positions[i]));
+      if (exact.last > 0) CHECK(rows.exact_slots[i] >= 0);  // each is a query that takes itself
+      if (rows.exact_slots[i] >= 0)
+        exact_memory[static_cast<size_t>(rows.exact_slots[i])] = value(known, static_cast<size_t>(rows.positions[i]));
     }
     return true;
   }
@@ -55,6 +64,11 @@ struct Model {
     for (size_t i = 0; i < known.tokens.size(); ++i) {
       const size_t page = static_cast<size_t>(pool.page_tokens());
       if (memory[static_cast<size_t>(rows.pages[i / page]) * page + i % page] != value(known, i)) return false;
+      const int64_t at = static_cast<int64_t>(i);
+      if (at >= exact.first && at + exact.last <= pool.length(id)) continue;  // the next query takes it from the codes
+      const int32_t exact_page = rows.exact[i / page];
+      if (exact_page < 0 || exact_memory[static_cast<size_t>(exact_page) * page + i % page] != value(known, i))
+        return false;
     }
     return true;
   }
@@ -175,13 +189,19 @@ TEST_CASE("beginnings are the trees of what is remembered: their pages, depth, u
   CHECK(pool.beginnings().size() == 2);
 }
 
-TEST_CASE("whatever sequences do, each finds what it stored, and nothing is lost") {
-  for (const bool remember : {true, false})
+TEST_CASE("whatever sequences do, each finds what it stored, exact rows too, and nothing is lost") {
+  for (const auto& [remember, exact] : {std::pair{true, ExactTokens{}},
+                                        {false, ExactTokens{}},
+                                        {true, ExactTokens{3, 7}},
+                                        {true, ExactTokens{0, 1}},
+                                        {true, ExactTokens{2, 0}},
+                                        {false, ExactTokens{6, 5}}})
     for (unsigned seed = 1; seed <= 30; ++seed) {
       std::mt19937 random(seed);
       const auto below = [&](unsigned n) { return static_cast<int>(random() % n); };
-      PagePool pool(4 + below(40), 1 + below(5), remember);
-      Model model(pool);
+      const int pages = 4 + below(40), size = 1 + below(5);
+      PagePool pool(pages, size, remember, exact, exact.any() ? 4 + below(30) : 0);
+      Model model(pool, exact);
       for (int step = 0; step < 400; ++step) {
         std::vector<int64_t> ids;
         for (const auto& [id, known] : model.sequences) ids.push_back(id);
@@ -208,12 +228,12 @@ TEST_CASE("whatever sequences do, each finds what it stored, and nothing is lost
             else if (below(3))
               pool.commit(id);
             else
-              pool.truncate(id, pool.length(id) - static_cast<int64_t>(some.size())),
+              pool.truncate(id, pool.reachable(id, pool.length(id) - static_cast<int64_t>(some.size()))),
                   model.sequences[id].tokens.resize(static_cast<size_t>(pool.length(id)));
             break;
           }
           case 4: {
-            const int64_t length = below(static_cast<unsigned>(pool.length(id)) + 1);
+            const int64_t length = pool.reachable(id, below(static_cast<unsigned>(pool.length(id)) + 1));
             pool.truncate(id, length), model.sequences[id].tokens.resize(static_cast<size_t>(length));
             break;
           }
@@ -230,7 +250,41 @@ TEST_CASE("whatever sequences do, each finds what it stored, and nothing is lost
       while (!model.sequences.empty())
         pool.close(model.sequences.begin()->first), model.sequences.erase(model.sequences.begin());
       CHECK((pool.available() == pool.pages() && pool.sequences() == 0));
+      pool.forget();
+      CHECK(pool.exact().used() == 0);
     }
+}
+
+TEST_CASE("a beginning is taken over as far as its exact rows are there") {
+  PagePool pool(40, 4, true, {2, 8}, 9);
+  const auto run = [&](const std::vector<int32_t>& tokens) {
+    const int64_t id = pool.open(0), held = pool.reuse(id, tokens);
+    for (size_t i = static_cast<size_t>(held); i < tokens.size(); i += 8) {
+      REQUIRE(pool.extend(id, {tokens.begin() + static_cast<long>(i),
+                               tokens.begin() + static_cast<long>(std::min(tokens.size(), i + 8))}));
+      pool.commit(id);
+    }
+    pool.close(id);
+    return held;
+  };
+  CHECK(run(counted(0, 24)) == 0);
+  CHECK(run(counted(0, 24)) == 23);  // all six pages have theirs
+  CHECK(run(counted(100, 24)) == 0);
+  std::vector<int32_t> longer = counted(0, 24);
+  longer.resize(40, 7);
+  const int64_t held = run(longer);  // the other one took some of them away
+  CHECK((held < 24 && held % 4 == 0));
+}
+
+TEST_CASE("one sequence fits exact pages for its first and latest tokens, a step, and two more") {
+  PagePool pool(100, 4, true, {4, 8}, 1 + 3 + 4 + 2);
+  const int64_t id = pool.open(0);
+  for (int step = 0; step < 20; ++step) {
+    REQUIRE(pool.extend(id, counted(16 * step, 16)));
+    pool.commit(id);
+  }
+  CHECK(pool.reachable(id, 320) == 320);
+  CHECK(pool.reachable(id, 40) == 4);  // the first page is still there, and those before token 40 are not
 }
 
 TEST_CASE("a page pool refuses what it does not have") {
