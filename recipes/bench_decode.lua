@@ -21,13 +21,13 @@ local opt = q.options {
 q.use_device(opt)
 
 local model = q.load(opt.model, opt)
-local kv = opt.kv or model.dtype
+local kv = q.kv_option(opt) or model.dtype
 local weights = bench.weight_bytes(model)
 local found = { model = opt.model, weight_bytes = weights, kv = kv, decode = {} }
 print(("%s: matrices of %.1f MB, a token's keys and values %.1f KB (%s)"):format(opt.model, weights / 1e6,
   paged.page_bytes(model, kv, 1) / 1e3, kv))
 
-local seconds = bench.prefill(model, opt.prompt, { kv = opt.kv, repeats = opt.repeats })
+local seconds = bench.prefill(model, opt.prompt, { kv = kv, repeats = opt.repeats })
 local least, rate = bench.prefill_limit(model, opt.prompt, kv, q.limits())
 found.prefill = {
   tokens = opt.prompt, tokens_per_second = opt.prompt / seconds, limit = opt.prompt / least, share = least / seconds,
@@ -36,7 +36,7 @@ found.prefill = {
 print(("prefill   %5d tokens  %10.2f tokens/s  %3.0f %% of the limit of %.1f, at %.0f GFLOP/s"):format(
   opt.prompt, opt.prompt / seconds, 100 * least / seconds, opt.prompt / least, rate / 1e9))
 for _, n in ipairs(opt.batch) do
-  local times = bench.decode(model, n, opt.context, opt.tokens, { kv = opt.kv })
+  local times = bench.decode(model, n, opt.context, opt.tokens, { kv = kv })
   local limit = bench.limit(model, n, opt.context + opt.tokens / 2, kv, times.bandwidth)
   print(("decode    batch %5d   %10.2f tokens/s  (best step %.2f)  %3.0f %% of the limit of %.1f, at %.1f GB/s"):format(
     n, n / times.median, n / times.best, 100 * limit / times.median, n / limit, times.bandwidth / 1e9))

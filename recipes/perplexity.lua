@@ -25,7 +25,7 @@ local model = q.load(opt.model, opt)
 if opt.adapter ~= "" then model:load_adapter(opt.adapter) end
 local line, begin = progress.new(), q.time()
 local found = perplexity.run(model, q.fs.read(opt.data), {
-  context = opt.context, stride = opt.stride, most = opt.windows > 0 and opt.windows or nil, kv = opt.kv,
+  context = opt.context, stride = opt.stride, most = opt.windows > 0 and opt.windows or nil, kv = q.kv_option(opt),
   reference = opt.reference ~= "" and q.load(opt.reference, { dtype = opt.dtype }) or nil,
   watch = function(so_far, windows)
     local left = (q.time() - begin) / so_far.windows * (windows - so_far.windows)

@@ -85,6 +85,7 @@ q.server = require("qeng.server").new
 q.serve = require "qeng.server.options"
 q.conversation = conversation.new
 q.generation = sampling.read
+q.kv_option = require "qeng.infer.kv_option"
 
 q.help = require "qeng.console.help"
 

@@ -5,7 +5,7 @@ local evaluate = require "qeng.turboquant.evaluate"
 local fit = require "qeng.turboquant.fit"
 local methods = require "qeng.turboquant.methods"
 local q = require "qeng"
-local symmetric = require "qeng.turboquant.symmetric"
+local symmetric = require "qeng.codes.symmetric"
 
 q.device { device = "cpu", threads = 2 }
 local dir = ("%s/qeng_kv_evaluate_%d_%d"):format(os.getenv "TMPDIR" or "/tmp", os.time(), math.random(1e9))

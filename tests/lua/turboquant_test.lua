@@ -1,9 +1,9 @@
 -- Codebooks, rotations and codecs are what theory and published tables say (the figures of Lloyd-Max quantisers of a
 -- sphere's coordinates in float64; those of the normal distribution are Max's).
-local codebook = require "qeng.turboquant.codebook"
+local codebook = require "qeng.codes.codebook"
 local codecs = require "qeng.turboquant.codecs"
 local q = require "qeng"
-local rotations = require "qeng.turboquant.rotations"
+local rotations = require "qeng.codes.rotations"
 
 q.device { device = os.getenv "QENG_TEST_DEVICE" or "cpu" }
 

@@ -43,7 +43,8 @@ local function positive(opt, name, default)
 end
 
 -- opt:
---   kv            dtype of keys and values, by default the model's; recurrent states are f32
+--   kv            how keys and values are kept (model/kv_types.lua), by default in the model's dtype; recurrent states
+--                 are f32
 --   page_tokens   tokens in a page (16; of a model that keeps recurrent states, what model/snapshots.lua and
 --                 model/delta_pages.lua say)
 --   pages, or memory   the cache's size, as pages or as bytes of its sequences' state; by default what max_batch
@@ -70,16 +71,20 @@ function engine.new(model, opt)
   }, Engine)
   local kv, page_tokens = opt.kv or model.dtype, positive(opt, "page_tokens", paged.page_tokens(model, self.context))
   local pages = opt.pages
-  if opt.memory then pages = math.floor(opt.memory / paged.page_bytes(model, kv, page_tokens)) end
+  local shape = {
+    kv = kv, page_tokens = page_tokens, pages = math.huge, remember = opt.remember, context = self.context,
+    sequences = self.max_batch, rows = self.chunk + self.max_batch * (speculate.most + 1),
+  }
+  if opt.memory then
+    local _, exact = sequences.exact(model, shape)
+    pages = math.floor((opt.memory - exact) / paged.page_bytes(model, kv, page_tokens))
+  end
   local counted = paged.keeps_states(model) and math.min(self.max_batch, 16) or self.max_batch
   pages = pages or counted * math.ceil(math.min(self.context, 4096) / page_tokens)
   if pages < 1 then
     q.error("value", ("engine: %d bytes of memory hold no page of %d tokens"):format(opt.memory or 0, page_tokens))
   end
-  local shape = {
-    kv = kv, page_tokens = page_tokens, pages = pages, remember = opt.remember, context = self.context,
-    sequences = self.max_batch, rows = self.chunk + self.max_batch * (speculate.most + 1),
-  }
+  shape.pages = pages
   self.runner = paged.new(model, shape)
   if opt.draft == "mtp" then
     if not model.mtp then
@@ -415,7 +420,9 @@ function Engine:stats()
   local stats = self.runner.pool:stats()
   stats.running, stats.waiting, stats.steps = #self.running, #self.waiting, self.steps
   stats.guesses = self.by_position
-  stats.kv_bytes, stats.kv_capacity = stats.used * self.runner.page_bytes, stats.pages * self.runner.page_bytes
+  local page, exact = self.runner.page_bytes, self.runner.pool.exact_bytes
+  stats.kv_bytes = stats.used * page + (exact > 0 and exact * stats.exact_used / stats.exact_pages or 0)
+  stats.kv_capacity = stats.pages * page + exact
   return stats
 end
 

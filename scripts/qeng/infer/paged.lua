@@ -122,10 +122,11 @@ end
 -- The tensor that make() returns, in no scope, so that free() frees it.
 local function kept(make) return q.scope(function() return q.keep(make()) end) end
 
--- opt: pages; kv (dtype of the cache, the model's), page_tokens (see above), remember (reuse full pages of equal
--- beginnings, true), rows and sequences (the most of a step: 512, 64), context (the most tokens of a sequence, the
--- model's positions; longrope chooses its factors by it). What asks for the hidden states of each step's rows sets
--- runner.watch = {input = "post" or "pre", for what the last norm gives or reads; see(hidden, parts)}, and copies them.
+-- opt: pages; kv (a type of model/kv_types.lua, by default the model's dtype), page_tokens (see above), remember (reuse
+-- full pages of equal beginnings, true), rows and sequences (the most of a step: 512, 64), context (the most tokens of
+-- a sequence, the model's positions; longrope chooses its factors by it). What asks for the hidden states of each
+-- step's rows sets runner.watch = {input = "post" or "pre", for what the last norm gives or reads; see(hidden, parts)},
+-- and copies them.
 function paged.new(model, opt)
   local c, kv = model.config, opt.kv or model.dtype
   local rows, most = opt.rows or 512, opt.sequences or 64
@@ -152,6 +153,10 @@ function paged.new(model, opt)
     before = make({ most }, "i32"), after = make({ most }, "i32"),
     pages = make({ most * self:bucket(self.most) }, "i32"),
   }
+  if pool.exact_pages > 0 then
+    self.step.exact_slots = make({ rows }, "i32")
+    self.step.exact = make({ most * self:bucket(self.most) }, "i32")
+  end
   return self
 end
 
@@ -173,6 +178,8 @@ function Runner:views(shape)
     before = s.before:rows(0, count), after = s.after:rows(0, count),
     pages = s.pages:rows(0, count * most):reshape { count, most },
     wanted = shape.wanted and s.wanted:rows(0, shape.wanted),
+    exact_slots = s.exact and s.exact_slots:rows(0, rows),
+    exact = s.exact and s.exact:rows(0, count * most):reshape { count, most },
   }
 end
 

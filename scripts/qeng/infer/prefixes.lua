@@ -1,9 +1,12 @@
 -- Beginnings in files: what an engine remembers of a prompt's tokens, for a process that comes later. A file has whole
--- pages of every layer's state (infer/sequences.lua), byte by byte as they lie in the cache. So an answer that goes on
+-- pages of every layer's state (infer/sequences.lua), byte by byte as they lie in the cache; of exact rows those pages
+-- that are there, and a list of which. So an answer that goes on
 -- from them is the one that would have come without; on another backend but for its rounding. A file of other weights,
 -- another adapter or another kind of cache is refused.
 
 local digest = require "qeng.model.digest"
+local kv_bases = require "qeng.model.kv_bases"
+local kv_types = require "qeng.model.kv_types"
 local q = require "qeng.core"
 local request = require "qeng.infer.request"
 
@@ -11,9 +14,12 @@ local prefixes = {}
 
 -- What has to be equal for pages to mean the same.
 local function identity(engine, adapter)
-  local runner = engine.runner
+  local runner, layers = engine.runner, {}
+  for _, kind in ipairs(runner.model.states) do layers[#layers + 1] = kind.layer end
+  local bases = kv_types.parse(runner.kv).bases
   return {
-    format = "qeng prefix 1", weights = digest.of_weights(runner.model), kv = runner.kv,
+    format = "qeng prefix 2", bases = bases and kv_bases.identity(bases, layers) or nil,
+    weights = digest.of_weights(runner.model), kv = runner.kv,
     page_tokens = tostring(runner.page_tokens),
     adapter = adapter == false and "none" or adapter and digest.of_adapter(adapter) or "the model's",
   }
@@ -33,11 +39,23 @@ local function with_sequence(engine, adapter, fn)
   end)
 end
 
--- fn(name, tensor as bytes, rows of a page) for all that a page has.
-local function each_stored(pool, fn)
+-- fn(name, tensor as bytes, rows of a page, which) for all that pages have. which: pages, or the exact pages of those
+-- that have any.
+local function each_stored(pool, pages, exact, fn)
   for i, state in ipairs(pool.states) do
-    for k, pair in ipairs(state:stored()) do fn(("%d.%d"):format(i, k), q.pages.bytes(pair[1]), pair[2]) end
+    for k, pair in ipairs(state:stored()) do
+      fn(("%d.%d"):format(i, k), q.pages.bytes(pair[1]), pair[2], pair.exact and exact or pages)
+    end
   end
+end
+
+-- Of a list of exact pages those that are there.
+local function present(list)
+  local found = {}
+  for _, page in ipairs(list) do
+    if page >= 0 then found[#found + 1] = page end
+  end
+  return found
 end
 
 function prefixes.save(engine, path, ids, adapter)
@@ -51,10 +69,11 @@ function prefixes.save(engine, path, ids, adapter)
     end
     local held = {}
     for i = 1, count do held[i] = ids[i] end
-    local list = { { "tokens", q.tensor(held, "i32") } }
-    each_stored(pool, function(name, bytes, rows)
-      local copy = q.empty({ #pages * rows, bytes:shape()[2] }, "u8", "workspace")
-      for i, page in ipairs(pages) do copy:rows((i - 1) * rows, rows):copy(bytes:rows(page * rows, rows)) end
+    local exact = pool:exact_of(id)
+    local list = { { "tokens", q.tensor(held, "i32") }, { "exact", q.tensor(exact, "i32") } }
+    each_stored(pool, pages, present(exact), function(name, bytes, rows, which)
+      local copy = q.empty({ #which * rows, bytes:shape()[2] }, "u8", "workspace")
+      for i, page in ipairs(which) do copy:rows((i - 1) * rows, rows):copy(bytes:rows(page * rows, rows)) end
       list[#list + 1] = { name, copy }
     end)
     q.safetensors.save(path, list, { metadata = identity(engine, adapter) })
@@ -84,22 +103,38 @@ function prefixes.load(engine, path, adapter)
     if count < 1 or count ~= math.floor(count) then
       q.error("value", ("%s has %d tokens, which are no pages of %d"):format(path, #ids, pool.page_tokens))
     end
-    each_stored(pool, function(name, bytes, rows)
+    local list = file:info "exact"
+    if not list or list.dtype ~= "i32" or #list.shape ~= 1 or list.shape[1] ~= count then
+      q.error("value", path .. " does not say which pages have exact rows")
+    end
+    local exact = file:tensor("exact"):table()
+    local kept, all = present(exact), {}
+    for i = 1, count do all[i] = i end
+    each_stored(pool, all, kept, function(name, bytes, rows, which)
       local info, width = file:info(name), bytes:shape()[2]
-      if not info or info.dtype ~= "u8" or #info.shape ~= 2 or info.shape[1] ~= count * rows
+      if not info or info.dtype ~= "u8" or #info.shape ~= 2 or info.shape[1] ~= #which * rows
         or info.shape[2] ~= width then
         q.error("value", ("%s: %s is not what %d pages of this model have"):format(path, name, count))
       end
     end)
-    if not pool:extend(id, ids) then
-      q.error("value", ("%s needs %d pages, the cache has room for %d"):format(path, count, pool:available()))
+    -- Page after page, as a long beginning has more pages than there are exact ones.
+    local stored, exact_before = {}, 0
+    each_stored(pool, all, kept, function(name) stored[name] = file:tensor(name) end)
+    for i = 1, count do
+      if not pool:extend(id, ids, (i - 1) * pool.page_tokens + 1, i * pool.page_tokens) then
+        q.error("value", ("%s needs %d pages, the cache has room for %d"):format(path, count,
+          i - 1 + pool:available()))
+      end
+      local page, own = pool:pages(id)[i], pool:exact_of(id)[i]
+      local has = exact[i] >= 0
+      each_stored(pool, all, kept, function(name, bytes, rows, which)
+        local at, to = i - 1, page
+        if which == kept then at, to = exact_before, has and own or -1 end
+        if to >= 0 then bytes:rows(to * rows, rows):copy(stored[name]:rows(at * rows, rows)) end
+      end)
+      if has then exact_before = exact_before + 1 elseif own >= 0 then pool:drop_exact(id, i) end
+      pool:commit(id)
     end
-    local pages = pool:pages(id)
-    each_stored(pool, function(name, bytes, rows)
-      local stored = file:tensor(name)
-      for i, page in ipairs(pages) do bytes:rows(page * rows, rows):copy(stored:rows((i - 1) * rows, rows)) end
-    end)
-    pool:commit(id)
     if pool:stats().remembered == 0 then q.error("value", "engine: it was made with remember = false") end
     return ids
   end)

@@ -1,6 +1,6 @@
 -- The options of recipes that generate text, and what requests and engines get of them.
 
-local kv_pages = require "qeng.model.kv_pages"
+local kv_option = require "qeng.infer.kv_option"
 local models = require "qeng.model"
 local options = require "qeng.console.options"
 local q = require "qeng.core"
@@ -40,10 +40,6 @@ options.set("drawing", {
   { "mirostat_tau", 5, "mirostat: the surprise of a token, in bits", min = 0, number = true },
   { "mirostat_eta", 0.1, "mirostat: how fast it learns", min = 0 },
   { "seed", 0, "seed of the sampler", min = 0 },
-})
-
-options.set("kv", {
-  { "kv", nil, "dtype of the KV cache, by default the model's", choices = kv_pages.dtypes },
 })
 
 -- The options of q.generation: the model, its adapter, how to draw tokens, and what ends or binds a text.
@@ -146,7 +142,7 @@ function sampling.read(opt)
   local given = {
     template = opt.template, template_args = opt.template_args, max_tokens = opt.max_tokens, stop = stops(opt.stop),
     grammar = bound, context = opt.when_full, keep = opt.keep, lookup = opt.lookup > 0 and opt.lookup or nil,
-    kv = opt.kv,
+    kv = kv_option(opt),
   }
   if opt.draft == "mtp" then
     model:attach_mtp { from = "folder" }

@@ -8,8 +8,11 @@
 -- whatever the states. A state goes back to any token, or to the nearest full page.
 --
 -- A mixer registers a kind of state with p:state(kind) (model/nn.lua). A kind has
---   kind:bytes(tokens, shape)   bytes that so many tokens of a sequence take; shape: {kv = dtype, page_tokens =}
---   kind:open(shape)            a state; shape also has pages, rows and sequences, the most of a step
+--   kind:bytes(tokens, shape)   bytes that so many tokens of a sequence take; shape: {kv = as in model/kv_types.lua,
+--                               page_tokens =}
+--   kind:open(shape)            a state; shape also has pages, exact_pages, rows and sequences, the most of a step
+--   kind:exact_bytes(shape)     optional: bytes of exact rows, beside what tokens take, in shape.exact_pages
+--   kind:count(kinds)           optional: called with all kinds of the model before the others
 --   kind:page(context)          of a state that is as large as many tokens' keys and values: by default a page holds so
 --                               many tokens of sequences of up to `context`
 -- A state has what follows. The mixer finds it at seq.inference.states and advances it in its own way, with the tensors
@@ -17,30 +20,51 @@
 -- step.spans says in Lua which rows it has. A captured step has no spans; with kind.by_spans, for a mixer that reads
 -- them, only steps of one row of each sequence are captured.
 --   state:prepare(step)         optional: before each step, also before a captured one, which runs no Lua of the mixer
---   state:copy(pairs)           copies pages to others: [n, 2] i32, as for q.pages.copy_pages
---   state:stored()              where the pages are: {{tensor, rows of a page}, ...}
+--   state:copy(pairs, exact)    copies pages to others, and exact pages: [n, 2] i32, as for q.pages.copy_pages, or nil
+--   state:stored()              where the pages are: {{tensor, rows of a page, exact = whether of exact rows}, ...}
 --   state:rollback(length, from)  the length to which a sequence of `from` has to go back, to have `length` at most
 --   state:ahead(length)         optional: how many tokens after the next one a sequence of `length` can take back one
 --                               by one
 --   state:free()
 
+local kv_types = require "qeng.model.kv_types"
 local q = require "qeng.core"
 
 local sequences = {}
 local Sequences = {}
 Sequences.__index = Sequences
 
+-- The kinds of a model, which know their places.
+local function kinds_of(model)
+  for _, kind in ipairs(model.states) do
+    if kind.count then kind:count(model.states) end
+  end
+  return model.states
+end
+
 -- Bytes of all states of a model for so many tokens of a sequence.
 function sequences.bytes(model, tokens, shape)
   local bytes = 0
-  for _, kind in ipairs(model.states) do bytes = bytes + kind:bytes(tokens, shape) end
+  for _, kind in ipairs(kinds_of(model)) do bytes = bytes + kind:bytes(tokens, shape) end
   return bytes
+end
+
+-- Pages of exact rows that a cache of this shape has, and their bytes in all states.
+function sequences.exact(model, shape)
+  local bytes, pages = 0, 0
+  for _, kind in ipairs(kinds_of(model)) do
+    if kind.exact_bytes then
+      pages = math.min(shape.pages, kv_types.exact_pages(kv_types.parse(shape.kv), shape))
+      bytes = bytes + kind:exact_bytes { kv = shape.kv, page_tokens = shape.page_tokens, exact_pages = pages }
+    end
+  end
+  return pages, bytes
 end
 
 -- The states by what they keep: {{layers =, bytes = of a page in all of these, snapshots = whether they are}...}.
 function sequences.kinds(model, shape)
   local list, known = {}, {}
-  for _, kind in ipairs(model.states) do
+  for _, kind in ipairs(kinds_of(model)) do
     local bytes = kind:bytes(shape.page_tokens, shape)
     local key = bytes .. tostring(kind.page)
     if not known[key] then
@@ -54,11 +78,17 @@ end
 
 -- shape: pages, page_tokens, kv, rows, sequences, remember (keep full pages for equal beginnings).
 function sequences.new(model, shape)
+  local spec, exact_pages, exact_bytes = kv_types.parse(shape.kv), sequences.exact(model, shape)
   local self = setmetatable({
     states = {}, page_tokens = shape.page_tokens, page_bytes = sequences.bytes(model, shape.page_tokens, shape),
-    pool = q.pages.pool { pages = shape.pages, page_tokens = shape.page_tokens, remember = shape.remember },
+    exact_pages = exact_pages, exact_bytes = exact_bytes,
+    pool = q.pages.pool {
+      pages = shape.pages, page_tokens = shape.page_tokens, remember = shape.remember, exact_pages = exact_pages,
+      exact_first = exact_pages > 0 and spec.sinks or 0, exact_last = exact_pages > 0 and spec.tail or 0,
+    },
   }, Sequences)
-  for i, kind in ipairs(model.states) do self.states[i] = kind:open(shape) end
+  local whole = setmetatable({ exact_pages = exact_pages }, { __index = shape })
+  for i, kind in ipairs(model.states) do self.states[i] = kind:open(whole) end
   return self
 end
 
@@ -71,9 +101,17 @@ function Sequences:stats() return self.pool:stats() end
 function Sequences:beginnings() return self.pool:beginnings() end
 function Sequences:forget(id) return self.pool:forget(id) end
 function Sequences:pages(id) return self.pool:pages(id) end
+function Sequences:exact_of(id) return self.pool:exact_pages(id) end
+function Sequences:drop_exact(id, index) self.pool:drop_exact(id, index) end
 
-local function nearest(self, length, from)
-  for _, state in ipairs(self.states) do length = math.min(length, state:rollback(length, from)) end
+-- The longest beginning, of at most `length` tokens, from which all states can go on.
+local function nearest(self, id, length, from)
+  local reached = length
+  repeat
+    length = reached
+    for _, state in ipairs(self.states) do reached = math.min(reached, state:rollback(reached, from)) end
+    reached = self.pool:reachable(id, reached)
+  until reached == length
   return length
 end
 
@@ -89,7 +127,7 @@ end
 -- Takes over what is remembered of the beginning of `tokens`, but not the last one. Returns how many tokens that is.
 function Sequences:share(id, tokens)
   local held = self.pool:reuse(id, tokens)
-  local kept = nearest(self, held, held)
+  local kept = nearest(self, id, held, held)
   if kept < held then self.pool:truncate(id, kept) end
   return kept
 end
@@ -97,11 +135,12 @@ end
 -- Reserves room for tokens first .. last of `ids` (by default all). False if pages lack; then nothing changed.
 function Sequences:extend(id, ids, first, last)
   if not self.pool:extend(id, ids, first, last) then return false end
-  local copied = self.pool:copies()
+  local copied, exact = self.pool:copies()
   if copied then
     q.scope(function()
-      local pairs_ = q.tensor(copied, "i32"):reshape { #copied / 2, 2 }
-      for _, state in ipairs(self.states) do state:copy(pairs_) end
+      local function pairs_of(list) return list and q.tensor(list, "i32"):reshape { #list / 2, 2 } end
+      local pages, exact_pages = pairs_of(copied), pairs_of(exact)
+      for _, state in ipairs(self.states) do state:copy(pages, exact_pages) end
     end)
   end
   return true
@@ -114,7 +153,7 @@ function Sequences:commit(id) self.pool:commit(id) end
 function Sequences:rollback(id, length)
   local from = self.pool:length(id)
   if length == from then return length end
-  length = nearest(self, length, from)
+  length = nearest(self, id, length, from)
   self.pool:truncate(id, length)
   return length
 end
@@ -132,7 +171,7 @@ end
 function Sequences:fill(step, ids, counts)
   self.pool:fill({
     tokens = step.tokens, positions = step.positions, slots = step.slots, cu_q = step.cu_q, lengths = step.lengths,
-    pages = step.pages, before = step.before, after = step.after,
+    pages = step.pages, before = step.before, after = step.after, exact_slots = step.exact_slots, exact = step.exact,
   }, ids, counts)
   for _, state in ipairs(self.states) do
     if state.prepare then state:prepare(step) end

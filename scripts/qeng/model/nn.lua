@@ -233,7 +233,9 @@ function nn.attention(opt)
     local q_norm = opt.qk_norm and p:norm("q_norm", whole and wide or c.head_dim, c.eps, c.plus_one)
     local k_norm = opt.qk_norm and p:norm("k_norm", whole and narrow or c.head_dim, c.eps, c.plus_one)
     local sinks = opt.sinks and p:at("sinks"):weight("weight", { c.heads })
-    local state = block:state(kv_pages.kind(c.kv_heads, c.head_dim, value_dim))
+    local state = block:state(kv_pages.kind(c.kv_heads, c.head_dim, value_dim, {
+      layer = tonumber(block.prefix:match "layers%.(%d+)"), whole = not sinks and (c.attention_softcap or 0) == 0,
+    }))
     local passed_query, passed_key = block:place "attn.query", block:place "attn.key"
     local passed_value, passed = block:place "attn.value", block:place "attn"
 

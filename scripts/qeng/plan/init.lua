@@ -15,7 +15,7 @@ local config = require "qeng.model.config"
 local experts = require "qeng.model.experts"
 local inertia = require "qeng.onebit.inertia"
 local hub = require "qeng.hub"
-local kv_pages = require "qeng.model.kv_pages"
+local kv_option = require "qeng.infer.kv_option"
 local names = require "qeng.gguf.names"
 local models = require "qeng.model"
 local onebit = require "qeng.onebit"
@@ -235,7 +235,8 @@ local function decode_steps(model, opt)
         "much each"):format(opt.batch * opt.context, most_read))
   end
   local pages = opt.batch * paged.pages(model, opt.context)
-  local engine, ids, marks = model:engine { kv = opt.kv, max_batch = opt.batch, context = opt.context, pages = pages,
+  local kv = kv_option(opt)
+  local engine, ids, marks = model:engine { kv = kv, max_batch = opt.batch, context = opt.context, pages = pages,
     remember = false, draft = opt.mtp and "mtp" or nil, draft_always = true }, {}, {}
   for i = 1, opt.context - 6 do ids[i] = 0 end
   for _ = 1, opt.batch do engine:submit { ids = ids, max_tokens = 6, temperature = 0, stop_ids = {} } end
@@ -364,7 +365,7 @@ options.set("plan", {
   { "context", 4096, "inference: tokens of a sequence, as far as the model's positions go", min = 16,
     max = most_tokens },
   { "batch", 1, "inference: sequences at once", min = 1, max = 4096 },
-  { "kv", nil, "inference: dtype of the cache; the model's by default", choices = kv_pages.dtypes },
+  "kv",
   { "bandwidth", nil, "bytes a second of a GPU that is not here; with flops", kind = "bytes" },
   { "flops", nil, "of a GPU that is not here, in its dtype; with bandwidth", min = 1, number = true },
   { "link", nil, "bytes a second from host to device, for streamed weights", kind = "bytes" },

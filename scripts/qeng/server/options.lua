@@ -1,5 +1,6 @@
 -- The options of recipes/serve.lua, and the server that they say.
 
+local kv_option = require "qeng.infer.kv_option"
 local models = require "qeng.model"
 local options = require "qeng.console.options"
 local q = require "qeng.core"
@@ -23,7 +24,7 @@ options.set("serve", {
   { "tls_key", "", "its key (PEM)", kind = "input" },
   { "max_batch", 64, "answers that are written at the same time", min = 1 },
   { "context", 0, "the most tokens of a prompt and its answer, 0: the model's", min = 0 },
-  { "kv", nil, "dtype of the KV cache, by default the model's", choices = require("qeng.model.kv_pages").dtypes },
+  "kv",
   { "kv_memory", nil, "size of the KV cache, as 4G; by default for --max-batch answers of up to 4096 tokens",
     kind = "bytes" },
   { "root", nil, "folder whose files requests may name (adapters to load); without it they may name none",
@@ -89,7 +90,8 @@ return function(opt)
     grace = opt.grace, log = log_to(opt.log), log_text = opt.log_text,
     http = listener, root = opt.root, limits = limits,
     engine = {
-      max_batch = opt.max_batch, kv = opt.kv, memory = opt.kv_memory, context = opt.context > 0 and opt.context or nil,
+      max_batch = opt.max_batch, kv = kv_option(opt), memory = opt.kv_memory,
+      context = opt.context > 0 and opt.context or nil,
     },
   }
   listener:ready()  -- from the time that its address is told

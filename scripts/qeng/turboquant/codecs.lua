@@ -6,7 +6,7 @@
 -- Zandieh, Daliri, Hadian, Mirrokni 2026, arXiv 2504.19874; corrections of the scale: Gao et al. 2024, arXiv
 -- 2409.09913.
 
-local codebook = require "qeng.turboquant.codebook"
+local codebook = require "qeng.codes.codebook"
 local q = require "qeng.core"
 
 local codecs = {}

@@ -1,9 +1,10 @@
 -- Changes of basis that are fitted to captures, per layer, for kv_evaluate.lua to judge on other documents.
 --
--- transport: for each head of keys a mean and a matrix A. The code is of A^-1 (k - mean), turned at random, instead of
---   k, and products are with A q instead of q. They are right but for the mean, which adds the same to the logits of
---   all keys: a softmax does not see it. A code of so many bits, turned at random, errs evenly in all directions, by a
---   share of the vector's length, so that the mean squared error of logits is in proportion to
+-- transport: for each head of values their mean, and of keys a mean and a matrix A. The code is of A^-1 (k - mean),
+--   turned at random, instead of k, and products are with A q instead of q. They are right but for the mean, which adds
+--   the same to the logits of all keys: a softmax does not see it. A code of so many bits, turned at random, errs
+--   evenly in all directions, by a share of the vector's length, so that the mean squared error of logits is in
+--   proportion to
 --     tr(M Q) tr(M^-1 K),   M = A^T A,  Q = E[q q^T],  K = E[(k - mean)(k - mean)^T].
 --   It is least where M Q M is in proportion to K: M = Q^-1/2 (Q^1/2 K Q^1/2)^1/2 Q^-1/2, and A = M^1/2.
 --
@@ -14,8 +15,8 @@
 local capture = require "qeng.turboquant.capture"
 local codecs = require "qeng.turboquant.codecs"
 local q = require "qeng.core"
-local rotations = require "qeng.turboquant.rotations"
-local symmetric = require "qeng.turboquant.symmetric"
+local rotations = require "qeng.codes.rotations"
+local symmetric = require "qeng.codes.symmetric"
 
 local fit = {}
 
@@ -57,24 +58,28 @@ local function heads_of(x, first, count)
   return x:slice(2, first, first + count):reshape({ shape[1] * count, shape[3] }):to("f32"):compute()
 end
 
--- {mean = [kv_heads, dim], map = A, inverse = A^-1: [kv_heads, dim, dim]} of a layer, as lists.
+-- {mean = [kv_heads, dim], map = A, inverse = A^-1: [kv_heads, dim, dim], value_mean = [kv_heads, value_dim]} of a
+-- layer, as lists.
 local function transport(folder, manifest, documents, layer)
   local s = manifest.settings
-  local group, found = s.heads / s.kv_heads, { mean = {}, map = {}, inverse = {} }
+  local group, found = s.heads / s.kv_heads, { mean = {}, map = {}, inverse = {}, value_mean = {} }
   q.scope(function()
-    local queries, keys = {}, {}
+    local queries, keys, values = {}, {}, {}
     for d = 1, documents do
       local tensors = capture.document(folder, manifest, d)
-      local query, key = tensors[("layers.%d.query"):format(layer)], tensors[("layers.%d.key"):format(layer)]
+      local function part(name) return tensors[("layers.%d.%s"):format(layer, name)] end
+      local query, key, value = part "query", part "key", part "value"
       for h = 1, s.kv_heads do
-        queries[h], keys[h] = queries[h] or {}, keys[h] or {}
+        queries[h], keys[h], values[h] = queries[h] or {}, keys[h] or {}, values[h] or {}
         add(queries[h], heads_of(query, (h - 1) * group, group))
         add(keys[h], heads_of(key, h - 1, 1))
+        add(values[h], heads_of(value, h - 1, 1))
       end
     end
     for h = 1, s.kv_heads do
       local of_keys, mean = covariance(keys[h], true)
       found.mean[h] = mean
+      found.value_mean[h] = (values[h].sum / values[h].count):table()
       found.map[h], found.inverse[h] = fit.transport_map(covariance(queries[h], false), of_keys)
     end
   end)

@@ -1,6 +1,7 @@
 -- Codecs and rotations by the names that a user gives: ROTATION/CODEC, as "hadamard2/sphere3.inner".
 --   identity random_haar block_so8_static hadamard hadamard2
---   transport so8_vector so8_plus so8_minus   what kv_rotations.lua has fitted; transport turns values by hadamard2
+--   transport so8_vector so8_plus so8_minus   what kv_rotations.lua has fitted; transport turns values by hadamard2,
+--                                        without their mean
 --   sphere1 to sphere8, sphere2.25 ...   codes of directions, scaled to the vector's length; sphere3.none: by what the
 --                                        length was, sphere3.inner: so that products are right
 --   mixed2.25 ...                        a bit more for the largest quarter of each vector
@@ -13,7 +14,7 @@
 local codecs = require "qeng.turboquant.codecs"
 local fit = require "qeng.turboquant.fit"
 local q = require "qeng.core"
-local rotations = require "qeng.turboquant.rotations"
+local rotations = require "qeng.codes.rotations"
 
 local methods = {}
 
@@ -77,7 +78,13 @@ local function basis_of(name, dim, seed, fitted)
   return function(layer, head, side)
     local tensors = fitted(layer)
     if name ~= "transport" then return turned { matrix = tensors[name] } end
-    if side == "value" then return turned(random) end
+    if side == "value" then
+      local mean = tensors["transport.value_mean"][head]
+      return {
+        to = function(x) return rotations.apply(random, x - mean) end,
+        back = function(y) return rotations.undo(random, y) + mean end,
+      }
+    end
     local mean = tensors["transport.mean"][head]
     local map, inverse = tensors["transport.map"][head], tensors["transport.inverse"][head]
     return {

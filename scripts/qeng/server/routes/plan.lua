@@ -1,6 +1,7 @@
 -- POST /api/plan: what training or inference of a model needs, as recipes/plan.lua says it. That runs as a process of
 -- its own, one at a time: it takes seconds, and opens files that nobody has checked.
 
+local kv_types = require "qeng.model.kv_types"
 local problem = require "qeng.server.problem"
 local q = require "qeng.core"
 local shapes = require "qeng.plan.shapes"
@@ -14,7 +15,7 @@ local taken = {
   { "mode", "string", choices = { "all", "full", "lora", "onebit", "inference" }, default = "all" },
   count "rank", count "row_tokens", count "rows", count "accumulate", count "context", count "batch",
   { "stored", "string" }, { "dtype", "string", choices = { "f32", "bf16" } }, { "recompute", "boolean" },
-  { "kv", "string", choices = require("qeng.model.kv_pages").dtypes },
+  { "kv", "string" },
   { "device_budget", "string" }, { "host_budget", "string" },
 }
 
@@ -25,6 +26,9 @@ return function(server)
     if running and not running:status() then
       error({ code = "http", status = 429, message = "another plan is being made: try again in a few seconds",
         headers = { ["retry-after"] = "3" } }, 0)
+    end
+    if given.kv and kv_types.parse(given.kv).bases then
+      problem.raise(400, "kv: bases= names a folder of the server, which a plan does not read", "kv")
     end
     local asked = given.model
     if not shapes[asked:lower()] then given.model = server.jobs:path("model", asked, "model") end

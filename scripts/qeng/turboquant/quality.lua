@@ -1,0 +1,155 @@
+-- What a cache's type does to a model's answers, on the running engine: documents are scored under each type and under
+-- f16, and each position's distributions are compared. Figures of a document are means over its positions, and
+-- documents are independent, so intervals and tests are over documents.
+--   kl      KL(f16 || type) of the next token, in nats        top1   share of positions with the same likeliest token
+--   nll     of the token that comes, and nll_f16 under f16
+-- Types are those of model/kv_types.lua; sim:KEYS+VALUES,tail=128,sinks=4 is one of simulated.lua with methods of
+-- methods.lua, as sim:identity/q4_0+hadamard/q4_0.
+
+local kv_types = require "qeng.model.kv_types"
+local methods = require "qeng.turboquant.methods"
+local paged = require "qeng.infer.paged"
+local perplexity = require "qeng.infer.perplexity"
+local q = require "qeng.core"
+local scoring = require "qeng.infer.scoring"
+local simulated = require "qeng.turboquant.simulated"
+local statistics = require "qeng.report.statistics"
+
+local quality = {}
+
+-- {name =, bytes = of a token in all layers, tail and sinks not counted, exact = tokens that are kept exactly,
+-- score = function(model, body): body(kv) with scorers of this type}
+function quality.parse(model, name)
+  local c, layers = model.config, 0
+  for _, kind in ipairs(model.states) do layers = layers + (kind.layer and 1 or 0) end
+  local names, rest = name:match "^sim:([^,]+)(.*)$"
+  if not names then
+    local spec = kv_types.parse(name)
+    return {
+      name = name, bytes = paged.page_bytes(model, name, 16) / 16, exact = spec.tail + spec.sinks,
+      score = function(body) return body(name) end,
+    }
+  end
+  local keys, values = names:match "^(.-)%+(.*)$"
+  local opt = {
+    keys = methods.parse(keys or names, c.head_dim, 1), values = methods.parse(values or names, c.head_dim, 1),
+    tail = tonumber(rest:match "tail=(%d+)") or 128, sinks = tonumber(rest:match "sinks=(%d+)") or 4,
+  }
+  return {
+    name = name, exact = opt.tail + opt.sinks,
+    bytes = (opt.keys.bits + opt.values.bits) / 8 * c.kv_heads * c.head_dim * layers,
+    score = function(body) return simulated.use(model, opt, function() return body "f32" end) end,
+  }
+end
+
+-- Figures of a document `ids` under each type: {[name] = {kl =, top1 =, nll =, nll_f16 =}}. Positions from `from` on
+-- count, from 0.
+function quality.document(model, ids, types, from)
+  local wanted, targets, pieces, base = {}, {}, {}, 0
+  for position = from, #ids - 2 do wanted[#wanted + 1], targets[#targets + 1] = position, ids[position + 2] end
+  local function nll(logits, first)
+    local these, sum = {}, 0
+    for k = 1, logits:shape()[1] do these[k] = targets[first + k - 1] end
+    for _, row in ipairs(q.logits.logprobs(logits, these)) do sum = sum - row.logprob end
+    return sum / #wanted
+  end
+  local function run(kv, use)
+    local scorer = scoring.new(model, { tokens = #ids, kv = kv })
+    scorer:run(ids, wanted, use)
+    scorer:free()
+  end
+  run("f16", function(logits, first)
+    base = base + nll(logits, first)
+    pieces[first] = scoring.copy(logits)
+  end)
+  local found = {}
+  for _, kind in ipairs(types) do
+    local figures = { kl = 0, top1 = 0, nll = 0, nll_f16 = base }
+    kind.score(function(kv)
+      run(kv, function(logits, first)
+        figures.nll = figures.nll + nll(logits, first)
+        local divergence, same = q.logits.compare(pieces[first], logits)
+        for _, x in ipairs(divergence) do figures.kl = figures.kl + x / #wanted end
+        figures.top1 = figures.top1 + same / #wanted
+      end)
+    end)
+    found[kind.name] = figures
+  end
+  for _, piece in pairs(pieces) do piece:free() end
+  return found
+end
+
+-- Windows of `tokens` of a text that lie evenly apart, as lists of ids.
+function quality.windows(model, text, tokens, count)
+  local ids, bos = perplexity.ids(model.tokenizer, text)
+  local room = math.floor(#ids / tokens)
+  if room < count then
+    q.error("value", ("the text has %d tokens: %d documents of %d; %d are asked for"):format(#ids, room, tokens, count))
+  end
+  local list = {}
+  for d = 1, count do
+    local start, window = math.floor((d - 1) * room / count) * tokens, {}
+    for i = 1, tokens do window[i] = ids[start + i] end
+    if bos then window[1] = bos end
+    list[d] = window
+  end
+  return list
+end
+
+-- Scores documents and keeps each one's figures in out/document_0001.json, also over types: what is there stays, if it
+-- is of the same model and document. Returns a list of {[name] = figures}.
+-- opt: {tokens =, documents =, from = the first position that counts, watch = function(d, name or nil)}
+function quality.run(model, text, types, out, opt)
+  local windows = quality.windows(model, text, opt.tokens, opt.documents)
+  local weights = model.embedding_hash or model.parameters[1].tensor:hash()
+  local documents = {}
+  for d, ids in ipairs(windows) do
+    local path = ("%s/document_%04d.json"):format(out, d)
+    local settings = q.host.hash(q.json.encode { ids, opt.from, weights })
+    local kept = q.fs.kind(path) and q.json.decode(q.fs.read(path)) or { settings = settings, figures = {} }
+    if kept.settings ~= settings then
+      q.error("value", path .. ": figures of another model or text; give another folder")
+    end
+    local missing = {}
+    for _, kind in ipairs(types) do
+      if not kept.figures[kind.name] then missing[#missing + 1] = kind end
+    end
+    if #missing > 0 then
+      for name, figures in pairs(quality.document(model, ids, missing, opt.from)) do kept.figures[name] = figures end
+      q.fs.write(path, q.json.encode(kept) .. "\n")
+      kept = q.json.decode(q.fs.read(path))
+    end
+    documents[d] = kept.figures
+    if opt.watch then opt.watch(d) end
+  end
+  return documents
+end
+
+-- Rows of a table: name, bytes a token, KL, top-1, the ratio of perplexities, each with its interval, and whether the
+-- KL differs from that of the first type (Wilcoxon, Holm).
+function quality.rows(types, documents)
+  local rows, probabilities = {}, {}
+  local function interval(text, values, scale)
+    local mean, low, high = statistics.interval(values)
+    scale = scale or 1
+    return (text .. " (" .. text .. " to " .. text .. ")"):format(scale * mean, scale * low, scale * high)
+  end
+  for i, kind in ipairs(types) do
+    local kl, top1, ratio, off = {}, {}, {}, {}
+    for d, figures in ipairs(documents) do
+      local one = figures[kind.name]
+      kl[d], top1[d], ratio[d] = one.kl, one.top1, math.exp(one.nll - one.nll_f16)
+      off[d] = one.kl - figures[types[1].name].kl
+    end
+    rows[i] = {
+      kind.name, ("%.0f"):format(kind.bytes), interval("%.5f", kl), interval("%.2f", top1, 100),
+      interval("%.4f", ratio), "",
+    }
+    if i > 1 and #documents > 1 then probabilities[#probabilities + 1] = statistics.wilcoxon(off).probability end
+  end
+  for i, p in ipairs(statistics.holm(probabilities)) do rows[i + 1][6] = ("%.2g"):format(p) end
+  return { "type", "bytes a token", "KL to f16, nats", "same likeliest token, %", "perplexity over f16's",
+    "probability of the first's KL" }, rows
+end
+
+return quality
