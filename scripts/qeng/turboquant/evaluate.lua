@@ -76,7 +76,7 @@ local function right_of(query, key, value, scale, positions)
   return right
 end
 
--- Figures of one document: {[method] = {[metric] = mean, layers = {[layer] = {[metric] =}}}}.
+-- Figures of one document: {[method] = {bits =, [metric] = mean, layers = {[layer] = {bits =, [metric] =}}}}.
 function evaluate.document(folder, manifest, d, list, queries)
   local s, found = manifest.settings, {}
   for _, method in ipairs(list) do found[method.name] = { layers = {} } end
@@ -90,11 +90,14 @@ function evaluate.document(folder, manifest, d, list, queries)
       for _, method in ipairs(list) do
         local sums = {}
         for _, metric in ipairs(evaluate.metrics) do sums[metric] = 0 end
+        local seen = method.look(layer, query, key)
+        sums.bits = seen.bits
         for kv = 0, s.kv_heads - 1 do
           q.scope(function()
             local k = key:slice(2, kv, kv + 1):reshape({ s.tokens, -1 }):compute()
             local v = value:slice(2, kv, kv + 1):reshape({ s.tokens, -1 }):compute()
-            local keys, values = method.reconstruct(k, layer, kv, "key"), method.reconstruct(v, layer, kv, "value")
+            local keys = method.reconstruct(k, layer, kv, "key", seen)
+            local values = method.reconstruct(v, layer, kv, "value", seen)
             for h = kv * group, kv * group + group - 1 do
               local rows = query:slice(2, h, h + 1):reshape({ s.tokens, -1 }):index_select(1, index)
               local figures = head_figures(right_of(rows, k, v, s.scale, positions), keys, values, positions)
@@ -108,7 +111,7 @@ function evaluate.document(folder, manifest, d, list, queries)
   end)
   for _, method in ipairs(list) do
     local one = found[method.name]
-    for _, metric in ipairs(evaluate.metrics) do
+    for _, metric in ipairs { "bits", unpack(evaluate.metrics) } do
       local sum = 0
       for _, layer in ipairs(s.layers) do sum = sum + one.layers[tostring(layer)][metric] end
       one[metric] = sum / #s.layers
@@ -124,7 +127,7 @@ function evaluate.run(folder, out, opt)
   local manifest, list = capture.manifest(folder), {}
   local fitted = opt.rotations ~= "" and fit.open(opt.rotations) or nil
   for i, name in ipairs(opt.methods) do list[i] = methods.parse(name, manifest.settings.head_dim, opt.seed, fitted) end
-  local settings = q.host.hash(q.json.encode({ manifest, opt.methods, opt.queries, opt.seed,
+  local settings = q.host.hash(q.json.encode({ manifest, evaluate.metrics, opt.methods, opt.queries, opt.seed,
     fitted and fit.hash(opt.rotations, manifest.settings.layers) or false }))
   local documents = {}
   for d = opt.from, #manifest.documents do

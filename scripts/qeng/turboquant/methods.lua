@@ -5,6 +5,9 @@
 --   sphere1 to sphere8, sphere2.25 ...   codes of directions, scaled to the vector's length; sphere3.none: by what the
 --                                        length was, sphere3.inner: so that products are right
 --   mixed2.25 ...                        a bit more for the largest quarter of each vector
+--   multiscreen4.2                       4 bits for the 64 keys of a layer that are most relevant to queries, 2 for the
+--                                        rest; multiscreen4.2.25: for a quarter of the keys; multiscreen4.2.25.causal:
+--                                        by the queries so far
 --   product2 to product8                 a bit of each for signs of what is left
 --   tile2 to tile8                       tiles of 128 tokens in the manner of KVarN
 --   block2 to block8                     blocks of 32 with a scale, as q4_0 is one of 4 bits
@@ -13,6 +16,7 @@
 
 local codecs = require "qeng.turboquant.codecs"
 local fit = require "qeng.turboquant.fit"
+local multiscreen = require "qeng.turboquant.multiscreen"
 local q = require "qeng.core"
 local rotations = require "qeng.codes.rotations"
 
@@ -34,10 +38,22 @@ local function sphere(dim, width, correction)
   return codecs.alternating(dim, { bits = whole, wide = (width - whole) * 4, period = 4, correction = correction })
 end
 
+local function multiscreen_codec(text, dim)
+  local high, low, share, causal = text:match "^multiscreen(%d)%.(%d)%.?(%d*)%.?(%a*)$"
+  high, low, share = tonumber(high), tonumber(low), tonumber(share)
+  if not low or high <= low or low < 1 or high > 8 or share and (share < 1 or share > 99)
+    or causal ~= "" and (causal ~= "causal" or not share) then
+    q.error("value", ("codec %s; expected multiscreen4.2, multiscreen4.2.25 or multiscreen4.2.25.causal"):format(text))
+  end
+  share = share and share / 100
+  return multiscreen.codec(dim, { high = high, low = low, share = share, causal = causal == "causal" })
+end
+
 local function codec_of(text, dim, seed)
   if text == "exact" then return { name = text, bits = 16, reconstruct = function(x) return x end } end
   if text == "fp8" then return codecs.fp8(dim) end
   if blocks[text] then return block_codec(text, dim) end
+  if text:find "^multiscreen" then return multiscreen_codec(text, dim) end
   local kind, width, correction = text:match "^(%a+)(%d%.?%d*)%.?(%a*)$"
   width = tonumber(width)
   if width and (width * 4) % 1 == 0 and width >= 1 and width <= 8 then
@@ -94,7 +110,9 @@ local function basis_of(name, dim, seed, fitted)
   end
 end
 
--- {name =, bits =, reconstruct = function(x [n, dim], layer, head, side): what its code stands for, turned back}
+-- {name =, look = function(layer, query, key): what it sees of a document's layer before it codes that, {bits = of a
+-- coordinate there}; reconstruct = function(x [n, dim], layer, head, side, seen): what its code stands for, turned
+-- back}. query: [tokens, heads, dim]; key: [tokens, kv_heads, dim].
 -- fitted: function(layer) that gives the tensors of fit.lua, or nil.
 function methods.parse(text, dim, seed, fitted)
   local rotation, codec = text:match "^([%w_]+)/([%w_.]+)$"
@@ -103,10 +121,13 @@ function methods.parse(text, dim, seed, fitted)
   end
   local basis, code = basis_of(rotation, dim, seed, fitted), codec_of(codec, dim, seed)
   return {
-    name = text, bits = code.bits,
-    reconstruct = function(x, layer, head, side)
+    name = text,
+    look = function(_, query, key) return code.look and code.look(query, key) or { bits = code.bits } end,
+    reconstruct = function(x, layer, head, side, seen)
       local turn = basis(layer, head, side)
-      return q.scope(function() return q.keep(turn.back(code.reconstruct(turn.to(x):compute(), side)):compute()) end)
+      return q.scope(function()
+        return q.keep(turn.back(code.reconstruct(turn.to(x):compute(), side, seen, head)):compute())
+      end)
     end,
   }
 end

@@ -19,7 +19,7 @@ end
 local function means(methods, documents)
   local rows = {}
   for i, method in ipairs(methods) do
-    local row = { method.name, ("%.3f"):format(method.bits) }
+    local row = { method.name, ("%.3f"):format((statistics.interval(values_of(documents, method.name, "bits")))) }
     for _, metric in ipairs(shown) do
       local mean, low, high = statistics.interval(values_of(documents, method.name, metric))
       row[#row + 1] = ("%.4g (%.3g to %.3g)"):format(mean, low, high)
@@ -72,8 +72,8 @@ function report.write(out, methods, documents, manifest, from)
   for d, figures in ipairs(documents) do
     for _, layer in ipairs(manifest.settings.layers) do
       for _, method in ipairs(methods) do
-        local cells = { d + from - 1, layer, method.name, ("%.6g"):format(method.bits) }
         local one = figures[method.name].layers[tostring(layer)]
+        local cells = { d + from - 1, layer, method.name, ("%.6g"):format(one.bits) }
         for _, metric in ipairs(evaluate.metrics) do cells[#cells + 1] = ("%.9g"):format(one[metric]) end
         lines[#lines + 1] = table.concat(cells, ",")
       end
