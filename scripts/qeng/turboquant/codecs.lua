@@ -2,6 +2,7 @@
 --
 -- A codec is {name =, bits = bits of a coordinate, with scales and masks counted, reconstruct = function(x)}, for
 -- vectors of dim coordinates: x [n, dim] f32 -> [n, dim]. Vectors are turned before (rotations.lua). Scales are f16.
+-- Where keys take other bits than values: sides = {key =, value =}, and bits is the mean.
 --
 -- Zandieh, Daliri, Hadian, Mirrokni 2026, arXiv 2504.19874; corrections of the scale: Gao et al. 2024, arXiv
 -- 2409.09913.
@@ -176,6 +177,7 @@ function codecs.tile(dim, opt)
   local function deviation(x, d) return as_f16((x:square():mean(d, true) + 1e-12):sqrt()) end
   return {
     name = ("tile%d"):format(bits), bits = bits + 32 / dim + 32 / tokens,  -- the mean of both sides
+    sides = { key = bits + 16 / dim + 48 / tokens, value = bits + 48 / dim + 16 / tokens },
     reconstruct = function(x, side)
       local count, parts = x:shape()[1], {}
       for first = 0, count - 1, tokens do

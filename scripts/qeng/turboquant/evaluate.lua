@@ -126,9 +126,10 @@ end
 function evaluate.run(folder, out, opt)
   local manifest, list = capture.manifest(folder), {}
   local fitted = opt.rotations ~= "" and fit.open(opt.rotations) or nil
-  for i, name in ipairs(opt.methods) do list[i] = methods.parse(name, manifest.settings.head_dim, opt.seed, fitted) end
+  local s = manifest.settings
+  for i, name in ipairs(opt.methods) do list[i] = methods.parse(name, s.head_dim, opt.seed, fitted, s.layers) end
   local settings = q.host.hash(q.json.encode({ manifest, evaluate.metrics, opt.methods, opt.queries, opt.seed,
-    fitted and fit.hash(opt.rotations, manifest.settings.layers) or false }))
+    fitted and fit.hash(opt.rotations, s.layers) or false }))
   local documents = {}
   for d = opt.from, #manifest.documents do
     local path = ("%s/document_%04d.json"):format(out, d)

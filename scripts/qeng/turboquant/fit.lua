@@ -11,12 +11,15 @@
 -- so8_vector, so8_plus, so8_minus: zapabob/Turboquant-CUDA's rotations of blocks of 8, learned as there: 60 steps of
 --   Adam at 0.05 on |k' - k|^2 + 1 - cos(q k, q k') + 0.1 KL(softmax(q k) || softmax(q k')). The code's steps count as
 --   constants in gradients.
+--
+-- values: how sensitive attention is to channels of values (values.lua); out/sensitivity.csv lists it.
 
 local capture = require "qeng.turboquant.capture"
 local codecs = require "qeng.turboquant.codecs"
 local q = require "qeng.core"
 local rotations = require "qeng.codes.rotations"
 local symmetric = require "qeng.codes.symmetric"
+local values = require "qeng.turboquant.values"
 
 local fit = {}
 
@@ -130,12 +133,12 @@ local function learned(folder, manifest, documents, layer, view, bits, rows)
   return rotations.of_blocks(a, view)
 end
 
-fit.names, fit.known = { "transport", "so8_vector", "so8_plus", "so8_minus" }, {}
+fit.names, fit.known = { "transport", "so8_vector", "so8_plus", "so8_minus", "values" }, {}
 for _, name in ipairs(fit.names) do fit.known[name] = true end
 
 -- Fits to the first `documents` of a capture, and writes out/layer_003.safetensors; layers that are there stay.
 -- opt: {documents =, bits = of the codes that learned rotations are fitted to, rows = keys of a document and head that
--- they are fitted to, names = of what is fitted, watch = function(i, layers)}
+-- they are fitted to, and queries for values, names = of what is fitted, watch = function(i, layers)}
 function fit.run(folder, out, opt)
   local manifest = capture.manifest(folder)
   if opt.documents > #manifest.documents then
@@ -153,9 +156,12 @@ function fit.run(folder, out, opt)
         local tensors = {}
         for _, name in ipairs(opt.names) do
           if name == "transport" then
-            for part, values in pairs(transport(folder, manifest, opt.documents, layer)) do
-              tensors["transport." .. part] = q.tensor(values)
+            for part, rows in pairs(transport(folder, manifest, opt.documents, layer)) do
+              tensors["transport." .. part] = q.tensor(rows)
             end
+          elseif name == "values" then
+            local found = values.fit(folder, manifest, opt.documents, layer, opt.rows)
+            for part, tensor in pairs(found) do tensors[part] = tensor end
           else
             local view = name:match "^so8_(%a+)$"
             tensors[name] = learned(folder, manifest, opt.documents, layer, view, opt.bits, opt.rows)
@@ -165,6 +171,10 @@ function fit.run(folder, out, opt)
       end)
     end
     if opt.watch then opt.watch(i, #manifest.settings.layers) end
+  end
+  if table.concat(opt.names, " "):find "values" then
+    local lines = values.sensitivity(fit.open(out), manifest.settings.layers)
+    q.fs.write(out .. "/sensitivity.csv", table.concat(lines, "\n") .. "\n")
   end
 end
 

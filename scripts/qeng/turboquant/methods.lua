@@ -13,12 +13,18 @@
 --   block2 to block8                     blocks of 32 with a scale, as q4_0 is one of 4 bits
 --   q8_0 q5_1 q5_0 q4_1 q4_0 fp8         formats of the engine's tensors, and E4M3
 --   exact                                nothing
+-- Keys by one, values by another: identity/q8_0+hadamard2/sphere4. Of values alone:
+--   protected3                           by channels, after kv_rotations.lua: a tenth of the groups of 8 exact, a tenth
+--                                        in 8 bits, the rest in 3; protected3.a20.b0.h4.r4.gradient: 20 % exact, none
+--                                        in 4 bits, 4 coefficients of what is left, and scores by the gradient
+--   sensitive3                           exact in the quarter of the layers that are most sensitive, sphere3 in others
 
 local codecs = require "qeng.turboquant.codecs"
 local fit = require "qeng.turboquant.fit"
 local multiscreen = require "qeng.turboquant.multiscreen"
 local q = require "qeng.core"
 local rotations = require "qeng.codes.rotations"
+local values = require "qeng.turboquant.values"
 
 local methods = {}
 
@@ -83,7 +89,7 @@ end
 
 -- What a name stands for, as a function of layer, head and side ("key" or "value").
 local function basis_of(name, dim, seed, fitted)
-  if not fit.known[name] then
+  if not fit.known[name] or name == "values" then
     local basis = turned(rotations.make(name, dim, seed))
     return function() return basis end
   end
@@ -110,24 +116,88 @@ local function basis_of(name, dim, seed, fitted)
   end
 end
 
--- {name =, look = function(layer, query, key): what it sees of a document's layer before it codes that, {bits = of a
--- coordinate there}; reconstruct = function(x [n, dim], layer, head, side, seen): what its code stands for, turned
--- back}. query: [tokens, heads, dim]; key: [tokens, kv_heads, dim].
--- fitted: function(layer) that gives the tensors of fit.lua, or nil.
-function methods.parse(text, dim, seed, fitted)
-  local rotation, codec = text:match "^([%w_]+)/([%w_.]+)$"
+local function protected(text, dim, rotation, seed, fitted)
+  local base, words = text:match "^protected(%d)([%w.]*)$"
+  local opt = { base = tonumber(base), high = 8, exact = 0.1, secondary = 0.1, rank = 0, source = "output",
+    rotation = rotation, seed = seed }
+  local wrong = not opt.base or opt.base < 1 or opt.base > 8
+  for word in (words or ""):gmatch "[^.]+" do
+    local letter, number = word:match "^([abhr])(%d+)$"
+    number = tonumber(number)
+    if letter == "a" then opt.exact = number / 100
+    elseif letter == "b" then opt.secondary = number / 100
+    elseif letter == "h" and number >= 1 and number <= 8 then opt.high = number
+    elseif letter == "r" and number <= dim then opt.rank = number
+    elseif word == "gradient" or word == "output" then opt.source = word
+    else wrong = true end
+  end
+  if wrong or opt.exact > 1 or opt.secondary > 1 then
+    q.error("value", ("codec %s; expected protected3, or as protected3.a20.b10.h8.r4.gradient"):format(text))
+  end
+  return values.protected(dim, opt, fitted)
+end
+
+-- The method of one name. Where it codes values alone, it says so: values_only.
+local function single(text, dim, seed, fitted, layers)
+  local rotation, name = text:match "^([%w_]+)/([%w_.]+)$"
   if not rotation then
     q.error("value", ("method %s; expected ROTATION/CODEC, as hadamard2/sphere3"):format(text))
   end
-  local basis, code = basis_of(rotation, dim, seed, fitted), codec_of(codec, dim, seed)
+  local is_protected, base = name:find "^protected" ~= nil, name:match "^sensitive(%d)$"
+  local values_only = is_protected or base ~= nil
+  if values_only and not fitted then
+    q.error("value", ("method %s needs what kv_rotations.lua has fitted: --rotations"):format(text))
+  end
+  -- Protected channels are chosen before a rotation, which is of each kind's own size.
+  local basis = basis_of(is_protected and "identity" or rotation, dim, seed, fitted)
+  local code = is_protected and protected(name, dim, rotation, seed, fitted)
+    or codec_of(base and "sphere" .. base or name, dim, seed)
+  local exact = {}
+  if base then
+    for _, layer in ipairs(layers) do exact[layer] = values.is_sensitive(layer, layers, fitted) end
+  end
   return {
-    name = text,
-    look = function(_, query, key) return code.look and code.look(query, key) or { bits = code.bits } end,
+    name = text, values_only = values_only,
+    look = function(layer, query, key)
+      if exact[layer] then return { bits = 16 } end
+      return code.look and code.look(query, key) or { bits = code.bits, sides = code.sides }
+    end,
     reconstruct = function(x, layer, head, side, seen)
+      if exact[layer] then return x end
       local turn = basis(layer, head, side)
       return q.scope(function()
-        return q.keep(turn.back(code.reconstruct(turn.to(x):compute(), side, seen, head)):compute())
+        return q.keep(turn.back(code.reconstruct(turn.to(x):compute(), side, seen, head, layer)):compute())
       end)
+    end,
+  }
+end
+
+-- {name =, look = function(layer, query, key): what it sees of a document's layer before it codes that, {bits = of a
+-- coordinate there, sides = {key =, value =} where they differ}; reconstruct = function(x [n, dim], layer, head, side,
+-- seen): what its code stands for, turned back}. query: [tokens, heads, dim]; key: [tokens, kv_heads, dim].
+-- fitted: function(layer) that gives the tensors of fit.lua, or nil; layers: the numbers of those there are.
+function methods.parse(text, dim, seed, fitted, layers)
+  local first, second = text:match "^([^+]+)%+([^+]+)$"
+  local by = { key = single(first or text, dim, seed, fitted, layers) }
+  by.value = second and single(second, dim, seed, fitted, layers) or by.key
+  if by.key.values_only then
+    q.error("value", ("method %s codes values alone; as KEYS+VALUES: identity/exact+%s"):format(text, by.key.name))
+  end
+  if not second then return by.key end
+  return {
+    name = text,
+    look = function(...)
+      local seen, bits = {}, 0
+      for side, method in pairs(by) do
+        seen[side] = method.look(...)
+        local sides = seen[side].sides
+        bits = bits + (sides and sides[side] or seen[side].bits)
+      end
+      seen.bits = bits / 2
+      return seen
+    end,
+    reconstruct = function(x, layer, head, side, seen)
+      return by[side].reconstruct(x, layer, head, side, seen[side])
     end,
   }
 end

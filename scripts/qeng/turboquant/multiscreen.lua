@@ -74,7 +74,8 @@ function multiscreen.codec(dim, opt)
   return {
     look = function(query, key)
       local wide = q.scope(widths, query, key)
-      return { wide = wide, bits = low.bits + wide:mean():item() * (opt.high - opt.low) + 1 / (2 * dim) }
+      local codes = low.bits + wide:mean():item() * (opt.high - opt.low)
+      return { wide = wide, bits = codes + 1 / (2 * dim), sides = { key = codes + 1 / dim, value = codes } }
     end,
     reconstruct = function(x, _, seen, head)
       local wide = seen.wide:slice(2, head, head + 1)
