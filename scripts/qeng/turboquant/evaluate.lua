@@ -12,6 +12,7 @@ local capture = require "qeng.turboquant.capture"
 local fit = require "qeng.turboquant.fit"
 local methods = require "qeng.turboquant.methods"
 local q = require "qeng.core"
+local seed_metrics = require "qeng.turboquant.seed_metrics"
 local statistics = require "qeng.report.statistics"
 
 local evaluate = {}
@@ -27,19 +28,21 @@ local function positions_of(tokens, queries)
   return list
 end
 
-local function spearman(logits, coded, positions)
-  local sum, count = 0, math.min(ranked, #positions)
+-- {{keys that are seen, Spearman's correlation of their logits}...} of the last queries.
+local function rank_correlations(logits, coded, positions)
+  local list, count = {}, math.min(ranked, #positions)
   for i = #positions - count, #positions - 1 do
     local seen = positions[i + 1] + 1
     local a, b = logits[i]:slice(1, 0, seen):table(), coded[i]:slice(1, 0, seen):table()
-    sum = sum + (statistics.spearman(a, b) or 1)
+    list[#list + 1] = { seen, statistics.spearman(a, b) or 1 }
   end
-  return sum / count
+  return list
 end
 
 -- The figures of a head. right: {q [n, dim], k, v [tokens, dim], logits, weights, out, sees, five, counts}
-local function head_figures(right, keys, values, positions)
-  local coded = right.q:matmul(keys, { transpose_b = true })
+-- for_seed: sums of seed_metrics.lua.
+local function head_figures(right, keys, values, positions, for_seed, scale)
+  local coded = right.q:matmul(keys, { transpose_b = true }):compute()
   local function centred(x)
     local mean = (x * right.sees):sum(2, true) / right.counts
     return ((x - mean) * right.sees):compute()
@@ -54,10 +57,15 @@ local function head_figures(right, keys, values, positions)
   local five = hidden:ge(hidden:topk(5, 2):slice(2, 4, 5))
   local top5 = (five * right.five):sum(2):clamp(0, 5):mean():item() / 5
   local whole = right.out:square():sum()
-  local function off(w, v) return ((w:matmul(v) - right.out):square():sum() / whole):sqrt():item() end
+  local function off(out) return ((out - right.out):square():sum() / whole):sqrt():item() end
+  local ranks, spearman = rank_correlations(right.logits, coded, positions), 0
+  for _, one in ipairs(ranks) do spearman = spearman + one[2] / #ranks end
+  local out = weights:matmul(values)
+  seed_metrics.add(for_seed, { logits = right.logits, coded = coded, sees = right.sees, out = right.out,
+    coded_out = out, ranks = ranks }, scale)
   return {
-    cosine = cosine, kl = kl, top1 = top1, top5 = top5, spearman = spearman(right.logits, coded:compute(), positions),
-    output = off(weights, values), output_k = off(weights, right.v), output_v = off(right.weights, values),
+    cosine = cosine, kl = kl, top1 = top1, top5 = top5, spearman = spearman,
+    output = off(out), output_k = off(weights:matmul(right.v)), output_v = off(right.weights:matmul(values)),
   }
 end
 
@@ -76,7 +84,8 @@ local function right_of(query, key, value, scale, positions)
   return right
 end
 
--- Figures of one document: {[method] = {bits =, [metric] = mean, layers = {[layer] = {bits =, [metric] =}}}}.
+-- Figures of one document: {[method] = {bits =, [metric] = mean, layers = {[layer] = {bits =, [metric] =,
+-- seed = figures of seed_metrics.lua}}}}.
 function evaluate.document(folder, manifest, d, list, queries)
   local s, found = manifest.settings, {}
   for _, method in ipairs(list) do found[method.name] = { layers = {} } end
@@ -90,7 +99,7 @@ function evaluate.document(folder, manifest, d, list, queries)
       for _, method in ipairs(list) do
         local sums = {}
         for _, metric in ipairs(evaluate.metrics) do sums[metric] = 0 end
-        local seen = method.look(layer, query, key)
+        local seen, for_seed = method.look(layer, query, key), {}
         sums.bits = seen.bits
         for kv = 0, s.kv_heads - 1 do
           q.scope(function()
@@ -100,11 +109,13 @@ function evaluate.document(folder, manifest, d, list, queries)
             local values = method.reconstruct(v, layer, kv, "value", seen)
             for h = kv * group, kv * group + group - 1 do
               local rows = query:slice(2, h, h + 1):reshape({ s.tokens, -1 }):index_select(1, index)
-              local figures = head_figures(right_of(rows, k, v, s.scale, positions), keys, values, positions)
+              local right = right_of(rows, k, v, s.scale, positions)
+              local figures = head_figures(right, keys, values, positions, for_seed, s.scale)
               for metric, x in pairs(figures) do sums[metric] = sums[metric] + x / s.heads end
             end
           end)
         end
+        sums.seed = seed_metrics.figures(for_seed, sums, 2 * key:elements())
         found[method.name].layers[tostring(layer)] = sums
       end
     end
@@ -128,8 +139,8 @@ function evaluate.run(folder, out, opt)
   local fitted = opt.rotations ~= "" and fit.open(opt.rotations) or nil
   local s = manifest.settings
   for i, name in ipairs(opt.methods) do list[i] = methods.parse(name, s.head_dim, opt.seed, fitted, s.layers) end
-  local settings = q.host.hash(q.json.encode({ manifest, evaluate.metrics, opt.methods, opt.queries, opt.seed,
-    fitted and fit.hash(opt.rotations, s.layers) or false }))
+  local settings = q.host.hash(q.json.encode({ manifest, evaluate.metrics, seed_metrics.names, opt.methods,
+    opt.queries, opt.seed, fitted and fit.hash(opt.rotations, s.layers) or false }))
   local documents = {}
   for d = opt.from, #manifest.documents do
     local path = ("%s/document_%04d.json"):format(out, d)

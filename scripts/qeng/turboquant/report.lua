@@ -4,6 +4,7 @@
 local evaluate = require "qeng.turboquant.evaluate"
 local grid = require "qeng.report.grid"
 local q = require "qeng.core"
+local seed_metrics = require "qeng.turboquant.seed_metrics"
 local statistics = require "qeng.report.statistics"
 
 local report = {}
@@ -80,6 +81,11 @@ function report.write(out, methods, documents, manifest, from)
     end
   end
   q.fs.write(out .. "/trials.csv", table.concat(lines, "\n") .. "\n")
+  local names = {}
+  for i, method in ipairs(methods) do names[i] = method.name end
+  local trials, summary = seed_metrics.tables(names, documents, manifest.settings.layers, from)
+  q.fs.write(out .. "/seed_trials.csv", trials)
+  q.fs.write(out .. "/seed_summary.csv", summary)
   local s = manifest.settings
   local head = ("# KV codecs on captures\n\nLayers %s, %d documents of %d tokens, stored in %s. Bits are of a "
     .. "coordinate, with scales and masks. Means over documents and their 95 %% intervals (bootstrap).\n\n"):format(
