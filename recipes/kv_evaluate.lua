@@ -25,6 +25,5 @@ local line = progress.new()
 opt.watch = function(d, count) line:line(("document %d of %d"):format(d, count)) end
 local methods, documents, manifest = evaluate.run(opt.captures, opt.out, opt)
 line:finish()
-report.write(opt.out, methods, documents, manifest, opt.from)
-print(report.text(methods, documents))
-print(opt.out .. ": trials.csv, summary.md")
+print(report.write(opt.out, methods, documents, manifest, opt.from))
+print(opt.out .. ": report.html, trials.csv, summary.md; by the seed's names seed_trials.csv, seed_summary.csv")

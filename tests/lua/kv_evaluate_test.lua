@@ -164,6 +164,22 @@ do  -- the figures
   end
 end
 
+do  -- the null is the first method that a seed matters to, with another one; the first tokens may be exact
+  q.fs.mkdir(dir .. "/evaluated")
+  local list, documents = evaluate.run(dir .. "/captures", dir .. "/evaluated", { seed = 0, from = 3, rotations = "",
+    methods = { "identity/q8_0", "hadamard2/sphere2", "hadamard2/sphere2.first4", "identity/exact" }, queries = 8 })
+  assert(#list == 5 and list[5].null == "hadamard2/sphere2" and not list[1].null)
+  local found = documents[1]
+  assert(found[list[5].name].kl ~= found["hadamard2/sphere2"].kl)
+  assert(math.abs(found["hadamard2/sphere2.first4"].bits - (2.5 + 13.5 * 4 / 40)) < 1e-6)
+  local tensors = capture.document(dir .. "/captures", manifest, 3)
+  local x = tensors["layers.0.value"]:slice(2, 0, 1):reshape({ s.tokens, -1 }):compute()
+  local key, query = tensors["layers.0.key"], tensors["layers.0.query"]
+  local got = list[3].reconstruct(x, 0, 0, "value", list[3].look(0, query, key))
+  local rest = list[2].reconstruct(x, 0, 0, "value", list[2].look(0, query, key))
+  assert((got - x):slice(1, 0, 4):abs():max():item() == 0 and (got - rest):slice(1, 4):abs():max():item() == 0)
+end
+
 do  -- powers of symmetric matrices, and the map that makes the error of products least
   local function random(n, seed)
     local x = q.randn({ 3 * n, n }, { seed = seed }) * q.arange(1, n + 1)

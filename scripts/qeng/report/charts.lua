@@ -3,10 +3,12 @@
 -- report/page.lua.
 --
 --   charts.draw(title, unit, series, opt)
---   series: { {label, colour, {{x, y}...}, dots = true or "alone" (no line)}... }; x are whole numbers
---   opt: log     offers a logarithmic axis
---        smooth  offers the mean over neighbours, beside what was measured
---        id      names the check boxes
+--   series: { {label, colour, {{x, y}...}, dots = true or "alone" (no line)}... }; x are whole numbers. A dot that is
+--     {x, y, low, high} has an error bar, and label = names it in place of its series
+--   opt: log        offers a logarithmic axis; "on": shows it at first
+--        fractions  x are not whole
+--        smooth     offers the mean over neighbours, beside what was measured
+--        id         names the check boxes
 
 local charts = {}
 
@@ -136,7 +138,11 @@ local function plot(class, series, range, widths)
     for _, p in ipairs((s.dots or #s[3] == 1) and thin(s[3]) or {}) do
       if not log or p[2] > 0 then
         svg[#svg + 1] = ('<path class="dot s%d" d="M%sh0"><title>%s, %g: %.4g</title></path>'):format(
-          s[2], at(p), escape(s[1]), p[1], p[2])
+          s[2], at(p), escape(p.label or s[1]), p[1], p[2])
+        if p[4] then
+          local low = log and math.max(p[3], range.y0) or p[3]
+          svg[#svg + 1] = ('<path class="line s%d" d="M%sL%s"/>'):format(s[2], at { p[1], low }, at { p[1], p[4] })
+        end
       end
     end
   end
@@ -147,7 +153,8 @@ local function range_of(series)
   local r = { x0 = math.huge, x1 = -math.huge, y0 = math.huge, y1 = -math.huge }
   for _, s in ipairs(series) do
     for _, p in ipairs(s[3]) do
-      r.x0, r.x1, r.y0, r.y1 = math.min(r.x0, p[1]), math.max(r.x1, p[1]), math.min(r.y0, p[2]), math.max(r.y1, p[2])
+      r.x0, r.x1 = math.min(r.x0, p[1]), math.max(r.x1, p[1])
+      r.y0, r.y1 = math.min(r.y0, p[3] or p[2]), math.max(r.y1, p[4] or p[2])
     end
   end
   if r.x0 == math.huge then return nil end
@@ -194,7 +201,7 @@ function charts.draw(title, unit, series, opt)
     svg, labels = svg .. more_svg, labels .. more_labels
   end
   local x_ticks, keys = {}, {}
-  for _, x in ipairs(ticks(r.x0, r.x1, true)) do
+  for _, x in ipairs(ticks(r.x0, r.x1, not opt.fractions)) do
     x_ticks[#x_ticks + 1] = ('<i style="left:%.1f%%">%s</i>'):format(100 * (x - r.x0) / (r.x1 - r.x0), label(x, r.x1))
   end
   for i, s in ipairs(series) do
@@ -204,7 +211,7 @@ function charts.draw(title, unit, series, opt)
     ("<figure><figcaption>%s%s</figcaption>"):format(
       escape(title), unit and " <small>" .. escape(unit) .. "</small>" or ""),
     widest > 0 and switch(id, "smooth", ("smoothed over %d steps"):format(widest), true) or "",
-    logged and switch(id, "logarithmic", "log axis") or "",
+    logged and switch(id, "logarithmic", "log axis", opt.log == "on") or "",
     #series > 1 and '<p class="legend">' .. table.concat(keys) .. "</p>" or "",
     ('<div class="plot">%s<svg viewBox="0 0 %d %d" preserveAspectRatio="none" role="img" aria-label="%s">'):format(
       labels, scale, scale, escape(title)),

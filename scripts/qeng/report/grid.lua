@@ -12,7 +12,7 @@ function grid.figures(columns, rows)
     found[c] = #rows > 0
     for _, row in ipairs(rows) do
       local cell = text_of(row[c])
-      local figure = cell == "" or cell == "-" or cell == "none" or #cell <= 30 and cell:find "^[-+]?%d" and
+      local figure = cell == "" or cell == "-" or cell == "none" or #cell <= 36 and cell:find "^[-+]?%d" and
         not cell:find "^0x"
       found[c] = found[c] and figure and true or false
     end

@@ -132,13 +132,22 @@ function evaluate.document(folder, manifest, d, list, queries)
 end
 
 -- Evaluates methods on documents of a capture from the `from`th on; those that are in `out` stay. Returns the methods,
--- the figures of each document, and the manifest.
+-- the figures of each document, and the manifest. Behind the methods is the null: the first that depends on a seed,
+-- with another one; its `null` is the name of that method.
 -- opt: {methods = names, queries =, seed =, from =, rotations = folder of fit.lua or "", watch = function(d, count)}
 function evaluate.run(folder, out, opt)
   local manifest, list = capture.manifest(folder), {}
   local fitted = opt.rotations ~= "" and fit.open(opt.rotations) or nil
   local s = manifest.settings
   for i, name in ipairs(opt.methods) do list[i] = methods.parse(name, s.head_dim, opt.seed, fitted, s.layers) end
+  for i = 1, #list do
+    if list[i].seeded then
+      local null = methods.parse(list[i].name, s.head_dim, opt.seed + 1, fitted, s.layers)
+      null.name, null.null = ("%s, seed %d"):format(list[i].name, opt.seed + 1), list[i].name
+      list[#list + 1] = null
+      break
+    end
+  end
   local settings = q.host.hash(q.json.encode({ manifest, evaluate.metrics, seed_metrics.names, opt.methods,
     opt.queries, opt.seed, fitted and fit.hash(opt.rotations, s.layers) or false }))
   local documents = {}

@@ -13,6 +13,7 @@
 --   block2 to block8                     blocks of 32 with a scale, as q4_0 is one of 4 bits
 --   q8_0 q5_1 q5_0 q4_1 q4_0 fp8         formats of the engine's tensors, and E4M3
 --   exact                                nothing
+-- sphere3.first4, and so of any codec: the first 4 tokens of a document, to which many heads look, are exact.
 -- Keys by one, values by another: identity/q8_0+hadamard2/sphere4. Of values alone:
 --   protected3                           by channels, after kv_rotations.lua: a tenth of the groups of 8 exact, a tenth
 --                                        in 8 bits, the rest in 3; protected3.a20.b0.h4.r4.gradient: 20 % exact, none
@@ -137,12 +138,31 @@ local function protected(text, dim, rotation, seed, fitted)
   return values.protected(dim, opt, fitted)
 end
 
+-- The method with the first tokens of a document exact, f16.
+local function with_exact(method, count)
+  local look, reconstruct = method.look, method.reconstruct
+  function method.look(layer, query, key)
+    local within, share = look(layer, query, key), math.min(1, count / key:shape()[1])
+    local function bits(x) return x + share * (16 - x) end
+    local sides = within.sides and { key = bits(within.sides.key), value = bits(within.sides.value) }
+    return { within = within, bits = bits(within.bits), sides = sides }
+  end
+  function method.reconstruct(x, layer, head, side, seen)
+    if x:shape()[1] <= count then return x end
+    local rest = reconstruct(x, layer, head, side, seen.within):slice(1, count)
+    return q.concat({ x:slice(1, 0, count), rest }, 1):compute()
+  end
+  return method
+end
+
 -- The method of one name. Where it codes values alone, it says so: values_only.
 local function single(text, dim, seed, fitted, layers)
   local rotation, name = text:match "^([%w_]+)/([%w_.]+)$"
   if not rotation then
     q.error("value", ("method %s; expected ROTATION/CODEC, as hadamard2/sphere3"):format(text))
   end
+  local coded, first = name:match "^(.+)%.first(%d+)$"
+  name = coded or name
   local is_protected, base = name:find "^protected" ~= nil, name:match "^sensitive(%d)$"
   local values_only = is_protected or base ~= nil
   if values_only and not fitted then
@@ -156,8 +176,9 @@ local function single(text, dim, seed, fitted, layers)
   if base then
     for _, layer in ipairs(layers) do exact[layer] = values.is_sensitive(layer, layers, fitted) end
   end
-  return {
-    name = text, values_only = values_only,
+  local turned_at_random = rotation == "transport" or not fit.known[rotation] and rotation ~= "identity"
+  local method = {
+    name = text, values_only = values_only, seeded = turned_at_random or name:find "^product" ~= nil,
     look = function(layer, query, key)
       if exact[layer] then return { bits = 16 } end
       return code.look and code.look(query, key) or { bits = code.bits, sides = code.sides }
@@ -170,11 +191,13 @@ local function single(text, dim, seed, fitted, layers)
       end)
     end,
   }
+  return first and with_exact(method, tonumber(first)) or method
 end
 
--- {name =, look = function(layer, query, key): what it sees of a document's layer before it codes that, {bits = of a
--- coordinate there, sides = {key =, value =} where they differ}; reconstruct = function(x [n, dim], layer, head, side,
--- seen): what its code stands for, turned back}. query: [tokens, heads, dim]; key: [tokens, kv_heads, dim].
+-- A method: {name =, seeded = whether its seed matters,
+--   look = function(layer, query [tokens, heads, dim], key [tokens, kv_heads, dim]): what it sees of a document's layer
+--     before it codes that, {bits = of a coordinate there, sides = {key =, value =} where they differ},
+--   reconstruct = function(x [n, dim], layer, head, side, seen): what its code stands for, turned back}
 -- fitted: function(layer) that gives the tensors of fit.lua, or nil; layers: the numbers of those there are.
 function methods.parse(text, dim, seed, fitted, layers)
   local first, second = text:match "^([^+]+)%+([^+]+)$"
@@ -185,7 +208,7 @@ function methods.parse(text, dim, seed, fitted, layers)
   end
   if not second then return by.key end
   return {
-    name = text,
+    name = text, seeded = by.key.seeded or by.value.seeded,
     look = function(...)
       local seen, bits = {}, 0
       for side, method in pairs(by) do
