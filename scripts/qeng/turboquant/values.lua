@@ -10,8 +10,8 @@
 local capture = require "qeng.turboquant.capture"
 local codecs = require "qeng.turboquant.codecs"
 local q = require "qeng.core"
-local rotations = require "qeng.turboquant.rotations"
-local symmetric = require "qeng.turboquant.symmetric"
+local rotations = require "qeng.codes.rotations"
+local symmetric = require "qeng.codes.symmetric"
 
 local values = {}
 
