@@ -79,21 +79,32 @@ void on_alarm(int) {
   [[maybe_unused]] const ssize_t written = write(2, text, sizeof(text) - 1);
   _exit(interrupt_status());
 }
+
+// Handlers have a stack of their own: oneDNN's kernels for f32 (dnnl_sgemm) use the stack pointer for memory of the heap,
+// where a handler on the thread's stack would write over what lies before it. 64 KB hold the registers of AMX too.
+void take_signal_stack() {
+  alignas(16) static char memory[1 << 16];
+  stack_t stack{};
+  stack.ss_sp = memory, stack.ss_size = sizeof memory;
+  sigaltstack(&stack, nullptr);
+}
 }  // namespace
 
 void watch_interrupts(lua_State* L) {
   watched = L;
+  take_signal_stack();
   struct sigaction action {};
   sigemptyset(&action.sa_mask);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&action.sa_mask, signal);  // one at a time
-  action.sa_handler = on_interrupt;  // no SA_RESTART: a read from the terminal returns
+  action.sa_handler = on_interrupt;
+  action.sa_flags = SA_ONSTACK;  // no SA_RESTART: a read from the terminal returns
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     struct sigaction before {};
     sigaction(signal, nullptr, &before);
     if (signal == SIGINT || before.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
   }
   action.sa_handler = on_alarm;
-  action.sa_flags = SA_RESTART;
+  action.sa_flags = SA_RESTART | SA_ONSTACK;
   sigaction(SIGALRM, &action, nullptr);
 }
 

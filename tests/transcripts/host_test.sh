@@ -82,6 +82,21 @@ interrupt() { # interrupt NAME PATTERN CODE
 }
 interrupt "Ctrl-C of an endless loop" 'interrupted' 'while true do end'
 interrupt "Ctrl-C of a loop that calls the engine" '-e:1: interrupted by Ctrl-C' 'while true do q.time() end'
+cat > products.lua <<'END'
+local q = require "qeng"
+local a = q.randn { 4, 256, 256 }
+q.host.uninterrupted(function()
+  local begin = q.time()
+  while q.time() - begin < 2 do q.scope(function() a:matmul(a):compute() end) end
+end)
+END
+"$QENG" products.lua > out 2>&1 &
+pid=$!
+sleep 0.3
+while kill -INT $pid 2>/dev/null; do sleep 0.002; done
+wait $pid
+got=$?
+[ $got = 130 ] || { echo "FAILED signals during products: status $got: $(cat out)"; failures=$((failures + 1)); }
 interrupt "q.try does not hide Ctrl-C" 'interrupted by Ctrl-C' 'while true do q.try(function() for i = 1, 1e5 do q.time() end end) end'
 interrupt "deferred Ctrl-C is told" 'told' \
   'q.host.defer_interrupt(true) while not q.host.interrupted() do end print "told" q.error("interrupted", "stopped")'
