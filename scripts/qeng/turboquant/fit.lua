@@ -67,22 +67,22 @@ local function transport(folder, manifest, documents, layer)
   local s = manifest.settings
   local group, found = s.heads / s.kv_heads, { mean = {}, map = {}, inverse = {}, value_mean = {} }
   q.scope(function()
-    local queries, keys, values = {}, {}, {}
+    local queries, keys, of_values = {}, {}, {}
     for d = 1, documents do
       local tensors = capture.document(folder, manifest, d)
       local function part(name) return tensors[("layers.%d.%s"):format(layer, name)] end
       local query, key, value = part "query", part "key", part "value"
       for h = 1, s.kv_heads do
-        queries[h], keys[h], values[h] = queries[h] or {}, keys[h] or {}, values[h] or {}
+        queries[h], keys[h], of_values[h] = queries[h] or {}, keys[h] or {}, of_values[h] or {}
         add(queries[h], heads_of(query, (h - 1) * group, group))
         add(keys[h], heads_of(key, h - 1, 1))
-        add(values[h], heads_of(value, h - 1, 1))
+        add(of_values[h], heads_of(value, h - 1, 1))
       end
     end
     for h = 1, s.kv_heads do
       local of_keys, mean = covariance(keys[h], true)
       found.mean[h] = mean
-      found.value_mean[h] = (values[h].sum / values[h].count):table()
+      found.value_mean[h] = (of_values[h].sum / of_values[h].count):table()
       found.map[h], found.inverse[h] = fit.transport_map(covariance(queries[h], false), of_keys)
     end
   end)

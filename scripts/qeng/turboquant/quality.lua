@@ -2,9 +2,9 @@
 -- f16, and each position's distributions are compared. Figures of a document are means over its positions, and
 -- documents are independent, so intervals and tests are over documents.
 --   kl      KL(f16 || type) of the next token, in nats        top1   share of positions with the same likeliest token
---   nll     of the token that comes, and nll_f16 under f16
--- Types are those of model/kv_types.lua; sim:KEYS+VALUES,tail=128,sinks=4 is one of simulated.lua with methods of
--- methods.lua, as sim:identity/q4_0+hadamard/q4_0.
+--   nll     of the token that comes, and nll_f16 under f16   bytes   of a token in all layers, but for exact ones
+-- Types are those of model/kv_types.lua; sim:METHOD,tail=128,sinks=4 is one of simulated.lua with a method of
+-- methods.lua, as sim:identity/q4_0 or sim:hadamard2/sphere4+identity/exact.
 
 local kv_types = require "qeng.model.kv_types"
 local methods = require "qeng.turboquant.methods"
@@ -17,29 +17,27 @@ local statistics = require "qeng.report.statistics"
 
 local quality = {}
 
--- {name =, bytes = of a token in all layers, tail and sinks not counted, exact = tokens that are kept exactly,
--- score = function(model, body): body(kv) with scorers of this type}
+-- {name =, score = function(body): body(kv) with scorers of this type; returns the bytes of a token}
 function quality.parse(model, name)
-  local c, layers = model.config, 0
-  for _, kind in ipairs(model.states) do layers = layers + (kind.layer and 1 or 0) end
+  local c = model.config
   local names, rest = name:match "^sim:([^,]+)(.*)$"
   if not names then
-    local spec = kv_types.parse(name)
-    return {
-      name = name, bytes = paged.page_bytes(model, name, 16) / 16, exact = spec.tail + spec.sinks,
-      score = function(body) return body(name) end,
-    }
+    kv_types.parse(name)
+    return { name = name, score = function(body)
+      body(name)
+      return paged.page_bytes(model, name, 16) / 16
+    end }
   end
-  local keys, values = names:match "^(.-)%+(.*)$"
-  local opt = {
-    keys = methods.parse(keys or names, c.head_dim, 1), values = methods.parse(values or names, c.head_dim, 1),
-    tail = tonumber(rest:match "tail=(%d+)") or 128, sinks = tonumber(rest:match "sinks=(%d+)") or 4,
-  }
-  return {
-    name = name, exact = opt.tail + opt.sinks,
-    bytes = (opt.keys.bits + opt.values.bits) / 8 * c.kv_heads * c.head_dim * layers,
-    score = function(body) return simulated.use(model, opt, function() return body "f32" end) end,
-  }
+  local method = methods.parse(names, c.head_dim, 1)
+  return { name = name, score = function(body)
+    local opt = {
+      method = method, tail = tonumber(rest:match "tail=(%d+)") or 128, sinks = tonumber(rest:match "sinks=(%d+)") or 4,
+    }
+    simulated.use(model, opt, function() body "f32" end)
+    local bits = 0
+    for _, of_layer in pairs(opt.bits) do bits = bits + of_layer end
+    return 2 * bits / 8 * c.kv_heads * c.head_dim
+  end }
 end
 
 -- Figures of a document `ids` under each type: {[name] = {kl =, top1 =, nll =, nll_f16 =}}. Positions from `from` on
@@ -65,7 +63,7 @@ function quality.document(model, ids, types, from)
   local found = {}
   for _, kind in ipairs(types) do
     local figures = { kl = 0, top1 = 0, nll = 0, nll_f16 = base }
-    kind.score(function(kv)
+    figures.bytes = kind.score(function(kv)
       run(kv, function(logits, first)
         figures.nll = figures.nll + nll(logits, first)
         local divergence, same = q.logits.compare(pieces[first], logits)
@@ -135,14 +133,14 @@ function quality.rows(types, documents)
     return (text .. " (" .. text .. " to " .. text .. ")"):format(scale * mean, scale * low, scale * high)
   end
   for i, kind in ipairs(types) do
-    local kl, top1, ratio, off = {}, {}, {}, {}
+    local kl, top1, ratio, off, bytes = {}, {}, {}, {}, 0
     for d, figures in ipairs(documents) do
       local one = figures[kind.name]
       kl[d], top1[d], ratio[d] = one.kl, one.top1, math.exp(one.nll - one.nll_f16)
-      off[d] = one.kl - figures[types[1].name].kl
+      off[d], bytes = one.kl - figures[types[1].name].kl, bytes + one.bytes / #documents
     end
     rows[i] = {
-      kind.name, ("%.0f"):format(kind.bytes), interval("%.5f", kl), interval("%.2f", top1, 100),
+      kind.name, ("%.0f"):format(bytes), interval("%.5f", kl), interval("%.2f", top1, 100),
       interval("%.4f", ratio), "",
     }
     if i > 1 and #documents > 1 then probabilities[#probabilities + 1] = statistics.wilcoxon(off).probability end

@@ -2,7 +2,7 @@
 -- stands for in the place of keys and values. So any method of methods.lua meets the model's logits, under the same
 -- exact tail and sinks as the engine's types (model/kv_types.lua), also those that the engine has no kernel for.
 --
---   simulated.use(model, { keys = method, values = method, tail = 128, sinks = 4 }, function() ... end)
+--   simulated.use(model, { method = methods.parse(...), tail = 128, sinks = 4 }, function() ... end)
 
 local q = require "qeng.core"
 
@@ -41,12 +41,14 @@ function State:attend(_, query, key, value, how)
   local shape, kv_heads, opt = query:shape(), key:shape()[2], self.opt
   if how.sinks then q.error("unsupported", "simulated caches have no learned sinks") end
   local scale = { scale = how.scale or 1 / math.sqrt(shape[3]), softcap = how.softcap, window = how.window or 0 }
-  local group, outputs = shape[2] / kv_heads, {}
+  local group, outputs, layer = shape[2] / kv_heads, {}, self.layer
+  local seen = opt.method.look(layer, query, key)
+  opt.bits[layer] = seen.bits
   local function of(x, h) return x:slice(2, h, h + 1):reshape({ shape[1], -1 }):to("f32"):compute() end
   for kv = 0, kv_heads - 1 do
     local keys, values = { exact = of(key, kv) }, { exact = of(value, kv) }
-    keys.coded = opt.keys.reconstruct(keys.exact, self.layer, kv, "key")
-    values.coded = opt.values.reconstruct(values.exact, self.layer, kv, "value")
+    keys.coded = opt.method.reconstruct(keys.exact, layer, kv, "key", seen)
+    values.coded = opt.method.reconstruct(values.exact, layer, kv, "value", seen)
     for h = kv * group, kv * group + group - 1 do
       outputs[h + 1] = head(of(query, h), keys, values, scale, opt)
     end
@@ -59,10 +61,11 @@ function State:copy() end
 function State:rollback(length) return length end
 function State:stored() return {} end
 
--- body(), with scorers that it makes (infer/scoring.lua) on simulated caches. opt: {keys =, values = methods, tail =,
--- sinks =}
+-- body(), with scorers that it makes (infer/scoring.lua) on simulated caches. opt: {method =, tail =, sinks =}. Leaves
+-- in opt.bits the bits of a coordinate that each layer took.
 function simulated.use(model, opt, body)
   local kinds = {}
+  opt.bits = {}
   for i, kind in ipairs(model.states) do
     kinds[i] = kind
     if kind.layer then
