@@ -7,8 +7,10 @@
 namespace emulator {
 
 namespace {
-float low(uint32_t pair) { return std::bit_cast<float>(pair << 16); }
-float high(uint32_t pair) { return std::bit_cast<float>(pair & 0xffff0000u); }
+float low(uint32_t pair, bool half) {
+  return half ? qeng::to_f32(qeng::f16{static_cast<uint16_t>(pair)}) : std::bit_cast<float>(pair << 16);
+}
+float high(uint32_t pair, bool half) { return low(pair >> 16, half); }
 uint32_t element(const char* row, int column) {
   uint16_t value;
   std::memcpy(&value, row + 2 * column, 2);
@@ -47,10 +49,11 @@ void multiply_matrices(MatrixMultiply& slot, Site site) {
           const MatrixMultiply& from = *slots[lane];
           for (int half = 0; half < 2; ++half) {  // k 8 half ...
             const uint32_t b_pair = half ? from.b1 : from.b0;
-            b[8 * half + 2 * t][g] = low(b_pair), b[8 * half + 2 * t + 1][g] = high(b_pair);
+            b[8 * half + 2 * t][g] = low(b_pair, from.half), b[8 * half + 2 * t + 1][g] = high(b_pair, from.half);
             for (int lower = 0; lower < 2; ++lower) {  // rows 8 lower ...
               const uint32_t a_pair = from.a[2 * half + lower];
-              a[8 * lower + g][8 * half + 2 * t] = low(a_pair), a[8 * lower + g][8 * half + 2 * t + 1] = high(a_pair);
+              a[8 * lower + g][8 * half + 2 * t] = low(a_pair, from.half),
+                                              a[8 * lower + g][8 * half + 2 * t + 1] = high(a_pair, from.half);
             }
           }
           for (int i = 0; i < 4; ++i) c[8 * (i / 2) + g][2 * t + i % 2] = from.c[i];

@@ -48,6 +48,7 @@ struct MatrixMultiply {
   float* c;
   const uint32_t* a;
   uint32_t b0, b1;
+  bool half;  // IEEE half instead of bf16
 };
 void multiply_matrices(MatrixMultiply& slot, Site site);
 
@@ -108,7 +109,12 @@ inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row, emulator::Site 
 }
 inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
                      emulator::Site site = emulator::Site::current()) {
-  emulator::MatrixMultiply slot{c, a, b0, b1};
+  emulator::MatrixMultiply slot{c, a, b0, b1, false};
+  emulator::multiply_matrices(slot, site);
+}
+inline void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                    emulator::Site site = emulator::Site::current()) {
+  emulator::MatrixMultiply slot{c, a, b0, b1, true};
   emulator::multiply_matrices(slot, site);
 }
 

@@ -56,33 +56,42 @@ TEST_CASE("ldmatrix rows that are misaligned or outside shared memory are report
 // ---- mma
 
 // c[16][8] += a[16][16] b[16][8] by one warp, with fragments filled as the comment over ptx.h has them.
-__global__ void multiply(const bf16* a, const bf16* b, float* c) {
+template <class T>
+__global__ void multiply(const T* a, const T* b, float* c) {
   const int lane = static_cast<int>(threadIdx.x), g = lane / 4, t = lane % 4;
-  const auto pair = [](bf16 low, bf16 high) { return uint32_t{high.bits} << 16 | low.bits; };
+  const auto pair = [](T low, T high) { return uint32_t{high.bits} << 16 | low.bits; };
   const auto a_pair = [&](int row, int k) { return pair(a[row * 16 + k], a[row * 16 + k + 1]); };
   const auto b_pair = [&](int k) { return pair(b[k * 8 + g], b[(k + 1) * 8 + g]); };
   const uint32_t fragment[4] = {a_pair(g, 2 * t), a_pair(g + 8, 2 * t), a_pair(g, 2 * t + 8), a_pair(g + 8, 2 * t + 8)};
   float* places[4] = {&c[g * 8 + 2 * t], &c[g * 8 + 2 * t + 1], &c[(g + 8) * 8 + 2 * t], &c[(g + 8) * 8 + 2 * t + 1]};
   float sum[4];
   for (int i = 0; i < 4; ++i) sum[i] = *places[i];
-  ptx::mma_bf16(sum, fragment, b_pair(2 * t), b_pair(2 * t + 8));
+  if constexpr (std::is_same_v<T, bf16>)
+    ptx::mma_bf16(sum, fragment, b_pair(2 * t), b_pair(2 * t + 8));
+  else
+    ptx::mma_f16(sum, fragment, b_pair(2 * t), b_pair(2 * t + 8));
   for (int i = 0; i < 4; ++i) *places[i] = sum[i];
 }
-TEST_CASE("mma adds the product of its fragments") {
+template <class T>
+void check_product() {
   std::mt19937 random(5);
-  std::vector<bf16> a(256), b(128);
+  std::vector<T> a(256), b(128);
   std::vector<float> c(128);
   for (auto* values : {&a, &b})
-    for (bf16& x : *values) x = to_bf16(static_cast<float>(static_cast<int>(random() % 17) - 8));  // sums are exact
+    for (T& x : *values) put(&x, static_cast<float>(static_cast<int>(random() % 17) - 8));  // sums are exact
   for (float& x : c) x = static_cast<float>(random() % 100);
   std::vector<float> expected = c;
   for (size_t row = 0; row < 16; ++row)
     for (size_t column = 0; column < 8; ++column)
       for (size_t k = 0; k < 16; ++k) expected[row * 8 + column] += to_f32(a[row * 16 + k]) * to_f32(b[k * 8 + column]);
-  const Device<bf16> device_a(a), device_b(b);
+  const Device<T> device_a(a), device_b(b);
   const Device<float> device_c(c);
-  REQUIRE(run(1, multiply, 1, 32, 0, device_a.data, device_b.data, device_c.data) == cudaSuccess);
+  REQUIRE(run(1, multiply<T>, 1, 32, 0, device_a.data, device_b.data, device_c.data) == cudaSuccess);
   CHECK(device_c.read() == expected);
+}
+TEST_CASE("mma adds the product of its fragments") {
+  check_product<bf16>();
+  check_product<f16>();
 }
 
 // c[16][8] += a[16][kDepth] b[kDepth][8] of int8, b stored by columns, with the fragments of ptx_int8.h.
