@@ -10,6 +10,7 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <random>
 #include <set>
 
@@ -17,6 +18,7 @@
 #include "kernels/blocks.h"
 #include "kernels/error.h"
 #include "kernels/math/bf16.h"
+#include "kernels/math/kv_codes.h"
 
 namespace qeng {
 
@@ -326,8 +328,27 @@ Op linear(Operands& o, DType stored, int64_t rows, int64_t n, int64_t k) {
   return op;
 }
 
-// `sequences` with `keys` keys each in pages of 16, of which the last `queries` are asked for.
-Op paged(Operands& o, const Model& m, DType stored, int64_t sequences, int64_t queries, int64_t keys) {
+// Pools of codes of so many bits for keys and values.
+void code_pools(Operands& o, const Model& m, int bits, int64_t slots, PagedAttention& op) {
+  std::vector<float> levels;
+  for (int i = 0; i < 1 << bits; ++i)
+    levels.push_back(static_cast<float>(2 * i + 1 - (1 << bits)) * 2.7f / static_cast<float>(1 << bits));
+  op.k_levels = op.v_levels = o.numbers(kFull, levels);
+  std::vector<int32_t> places(static_cast<size_t>(slots));
+  std::iota(places.begin(), places.end(), 0);
+  KvStore store;
+  store.k = o.random(kHalf, {slots, m.kv_heads, m.head_dim}),
+  store.v = o.random(kHalf, {slots, m.kv_heads, m.head_dim});
+  store.slots = o.list(places), store.k_levels = op.k_levels, store.v_levels = op.v_levels;
+  const int64_t bytes = kv_codes::tile_bytes({static_cast<int>(m.head_dim), bits, 0});
+  store.k_pool = op.k_pool = o.constant(DType::u8, {slots / 16, m.kv_heads, bytes}, 0);
+  store.v_pool = op.v_pool = o.constant(DType::u8, {slots / 16, m.kv_heads, bytes}, 0);
+  o.backend().run(store);
+}
+
+// `sequences` with `keys` keys each in pages of 16, of which the last `queries` are asked for. bits: of codes; 0: rows
+// of the dtype.
+Op paged(Operands& o, const Model& m, DType stored, int64_t sequences, int64_t queries, int64_t keys, int bits = 0) {
   PagedAttention op;
   op.page_tokens = 16, op.scale = 1 / std::sqrt(static_cast<float>(m.head_dim));
   const int64_t most = (keys + 15) / 16, slots = sequences * most * 16;
@@ -341,7 +362,10 @@ Op paged(Operands& o, const Model& m, DType stored, int64_t sequences, int64_t q
     view.rank = 3, view.shape[0] = slots, view.shape[1] = m.kv_heads, view.shape[2] = m.head_dim;
     return view;
   };
-  op.k_pool = pool(), op.v_pool = pool();
+  if (bits)
+    code_pools(o, m, bits, slots, op);
+  else
+    op.k_pool = pool(), op.v_pool = pool();
   op.pages = o.list(pages);
   op.pages.rank = 2, op.pages.shape[0] = sequences, op.pages.shape[1] = most;
   op.cu_q = o.list(cu_q),
@@ -370,6 +394,14 @@ std::vector<Case> inference(const Model& m, int64_t t) {
     list.push_back({name + ", 16 sequences", [=](Operands& o) { return paged(o, m, stored, 16, 1, t); }, ""});
     list.push_back(
         {name + ", a chunk", [=](Operands& o) { return paged(o, m, stored, 1, std::min<int64_t>(512, t), t); }, ""});
+  }
+  for (const int bits : {4, 2}) {
+    if (m.head_dim % kv_codes::kRun != 0) continue;
+    const std::string name = "paged_attention " + std::to_string(bits) + " bits";
+    list.push_back({name + ", one sequence", [=](Operands& o) { return paged(o, m, kHalf, 1, 1, t, bits); }, ""});
+    list.push_back({name + ", 16 sequences", [=](Operands& o) { return paged(o, m, kHalf, 16, 1, t, bits); }, ""});
+    list.push_back({name + ", a chunk",
+                    [=](Operands& o) { return paged(o, m, kHalf, 1, std::min<int64_t>(512, t), t, bits); }, ""});
   }
   return list;
 }

@@ -105,6 +105,70 @@ TEST_CASE("paged attention gives a query the same bits alone, in a chunk and amo
       }
 }
 
+// Ascending levels, tiles of random codes and scales, and rows that some keys are taken from.
+void draw_codes(Draw& draw, PagedAttention& op, int bits, int64_t slots, int64_t heads, int64_t dim, bool exact) {
+  std::vector<double> levels;
+  for (int i = 0; i < 1 << bits; ++i) levels.push_back((2 * i + 1 - (1 << bits)) * 3.0 / (1 << bits));
+  const auto pool = [&] {
+    const int64_t bytes = 2 * bits * dim + 32;
+    const View tiles = draw.empty(DType::u8, {slots / 16, heads, bytes});
+    for (int64_t tile = 0; tile < slots / 16 * heads; ++tile) {
+      for (int64_t i = 0; i < bytes - 32; ++i)
+        encode(tiles, tile * bytes + i, static_cast<double>(draw.integer(0, 255)));
+      const View scales(tiles.as<unsigned char>() + (tile + 1) * bytes - 32, DType::f16, {16});
+      for (int64_t i = 0; i < 16; ++i) encode(scales, i, draw.uniform(0.5, 1.5));
+    }
+    return tiles;
+  };
+  op.k_pool = pool(), op.v_pool = pool();
+  op.k_levels = draw.values(DType::f32, levels), op.v_levels = draw.values(DType::f32, levels);
+  if (!exact) return;
+  op.exact_first = 20, op.exact_last = 90;
+  op.k_exact = draw.tensor(DType::bf16, {slots, heads, dim}), op.v_exact = draw.like(op.k_exact);
+}
+
+TEST_CASE("paged attention over codes gives a query the same bits alone, in a chunk and among other sequences") {
+  constexpr int64_t kKeys = 700, kMost = (kKeys + 15) / 16, kDim = 64;
+  for (Named& target : backends())
+    for (const DType dtype : {DType::bf16, DType::f32})
+      for (const int bits : {2, 3, 4}) {
+        const bool exact = bits != 3;
+        const int window = bits == 2 ? 300 : 0;
+        INFO(target.name << ", q in " << dtype_name(dtype) << ", " << bits << " bits, window " << window);
+        Draw draw(base_seed());
+        PagedAttention base;
+        base.page_tokens = 16, base.window = window, base.scale = 0.125f;
+        draw_codes(draw, base, bits, 2 * kMost * 16, 2, kDim, exact);
+        const View queries = draw.tensor(dtype, {2 * kKeys, 4, kDim});
+        std::vector<double> tables;
+        for (int64_t i = 0; i < 2 * kMost; ++i) tables.push_back(static_cast<double>((i * 5 + 3) % (2 * kMost)));
+        const auto part = [&](const Sequences& which, const std::vector<int64_t>& owner) {
+          const size_t held = draw.buffers().size();
+          PagedAttention op = part_of(draw, base, tables, kMost, which, owner, queries, kKeys);
+          if (exact) op.exact = op.pages;
+          const auto result = result_on(*target.backend, op, draw);
+          while (draw.buffers().size() > held) draw.buffers().pop_back();
+          return result;
+        };
+        const size_t row = 4 * kDim * static_cast<size_t>(dtype_size(dtype));
+        const auto whole = part({{kKeys}, {kKeys}}, {0});
+        const auto differs = [&](const std::vector<unsigned char>& got, size_t at, int64_t key, int64_t count) {
+          return std::memcmp(got.data() + at * row, whole.data() + static_cast<size_t>(key) * row,
+                             static_cast<size_t>(count) * row) != 0;
+        };
+        for (const int64_t key : {0, 15, 16, 109, 255, 256, 699})
+          CHECK(!differs(part({{key + 1}, {1}}, {0}), 0, key, 1));
+        for (const int64_t chunk : {3, 100})
+          for (const int64_t begin : {int64_t{0}, 300 - chunk, kKeys - chunk})
+            CHECK(!differs(part({{begin + chunk}, {chunk}}, {0}), 0, begin, chunk));
+        const auto mixed = part({{500, 690, 1, 40}, {300, 5, 1, 1}}, {1, 0, 0, 1});
+        CHECK(!differs(mixed, 300, 685, 5));
+        CHECK(!differs(mixed, 305, 0, 1));
+        const auto other = part({{40}, {1}}, {1});
+        CHECK(std::memcmp(other.data(), mixed.data() + 306 * row, row) == 0);
+      }
+}
+
 TEST_CASE("a slot, page or length that a paged cache does not have is an error that says where") {
   for (Named& target : backends()) {
     const auto message_of = [&](const std::function<void(PagedAttention&, KvStore&, CopyPages&)>& spoil, int which) {

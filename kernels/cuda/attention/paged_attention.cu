@@ -2,9 +2,8 @@
 // are f32 in one order, so that a query has the same bits alone (decoding) and in any tile (a chunk of a prompt).
 //
 // A warp owns four of a tile's 16 rows. For their scores a lane has a key; for their sums it has columns, in fours.
-#include "kernels/cuda/attention/paged_attention.h"
-#include "kernels/cuda/vector.h"
-#include "kernels/math/blocks/q8_0.h"
+#include "kernels/cuda/attention/paged_rows.h"
+#include "kernels/cuda/attention/paged_sides.h"
 
 namespace qeng {
 
@@ -68,17 +67,6 @@ struct Paged {
   Fault* fault;
 };
 
-// What a row has summed; columns 4 * lane + 128 u + i are the lane's.
-template <int kColumns>
-struct RowSums {
-  float top = kMasked, total = 0;  // the total of a piece is spread over the lanes until the piece ends
-  float o[kColumns][4] = {};
-};
-
-__host__ __device__ inline int fours_of(int dim) { return (dim + 3) / 4; }
-// Floats of a row in shared memory: a bank apart from its neighbours, in fours.
-__host__ __device__ inline int pitch_of(int dim) { return 4 * fours_of(dim) + 4; }
-
 // kPlain: rows of keys and values have one length, and there are neither sinks nor a softcap, which saves registers.
 template <bool kPlain>
 __device__ int value_dim_of(const PagedShape& shape) {
@@ -125,31 +113,6 @@ __device__ void load_keys(const Paged<T>& a, int sequence, int kv_head, int begi
         for (int e = 0; e < n; ++e) v[row * value_pitch + piece * n + e] = x[e];
     }
   }
-}
-
-__device__ inline void read_four(float (&x)[4], const float* from) {
-  const float4 four = *reinterpret_cast<const float4*>(from);
-  x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
-}
-
-// The row's output from its sums, of which a sink (null: none) is a last piece that has no value; a row that saw no key
-// is 0. at: the row's first column.
-template <class T, int kColumns>
-__device__ void write_row(const Paged<T>& a, int64_t at, int value_dim, const float* sink,
-                          const RowSums<kColumns>& row) {
-  SoftmaxRow softmax{row.top, row.total};
-  float before = 1;
-  if (sink && softmax.total > 0) before = merge_pieces(softmax.top, softmax.total, *sink * kLog2e, 1).before;
-  const float factor = before * softmax.inverse();
-#pragma unroll
-  for (int u = 0; u < kColumns; ++u)
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      const int d = 4 * (static_cast<int>(threadIdx.x) % kWarp + u * kWarp) + c;
-      if (d >= value_dim) continue;
-      const float x = row.o[u][c] * factor;
-      a.q_f32 ? put(static_cast<float*>(a.o) + at + d, x) : put(static_cast<bf16*>(a.o) + at + d, x);
-    }
 }
 
 template <class T, int kColumns, bool kPlain>
@@ -283,7 +246,7 @@ __global__ void __launch_bounds__(kThreads) paged_attention_kernel(Paged<T> a) {
 
 // The pieces of a tile and column, in their order. Blocks past the plan's tiles find nothing to do.
 template <int kColumns>
-__global__ void __launch_bounds__(kThreads) merge_pages(Paged<float> a) {
+__global__ void __launch_bounds__(kThreads) merge_pages(PagedOutput a) {
   const PagedShape& shape = a.shape;
   const int tile = static_cast<int>(blockIdx.x) / shape.columns, column = static_cast<int>(blockIdx.x) % shape.columns;
   if (tile >= a.plan->tiles) return;
@@ -312,18 +275,11 @@ __global__ void __launch_bounds__(kThreads) merge_pages(Paged<float> a) {
   }
 }
 
-template <class T, class U>
-Paged<T> arguments(const PagedAttention& op, const Paged<U>& other) {
-  Paged<T> a{op.q.data,         op.o.data,         op.q.dtype == DType::f32,
-             op.k_pool.as<T>(), op.v_pool.as<T>(), op.pages.as<int32_t>()};
-  a.scale = other.scale, a.softcap = other.softcap, a.inverse_cap = other.inverse_cap, a.sinks = other.sinks,
-  a.partial = other.partial, a.shape = other.shape, a.plan = other.plan, a.fault = other.fault;
-  return a;
-}
-
 template <class T, int kColumns, bool kPlain>
-void launch_paged(const PagedAttention& op, const Paged<float>& common, CudaContext& context) {
-  Paged<T> a = arguments<T>(op, common);
+void launch_paged(const PagedAttention& op, const PagedOutput& out, CudaContext& context) {
+  Paged<T> a{op.q.data, out.o, out.q_f32, op.k_pool.as<T>(), op.v_pool.as<T>(), op.pages.as<int32_t>()};
+  a.scale = op.scale * kLog2e, a.softcap = op.softcap * kLog2e, a.inverse_cap = op.softcap > 0 ? 1 / a.softcap : 0;
+  a.sinks = out.sinks, a.partial = out.partial, a.shape = out.shape, a.plan = out.plan, a.fault = context.fault;
   if constexpr (kRowElements<T> == 1) {
     constexpr int n = 16 / sizeof(T);
     a.vectors = a.shape.dim % n == 0 && a.shape.value_dim % n == 0 && aligned_for(n, op.k_pool, op.v_pool);
@@ -333,35 +289,18 @@ void launch_paged(const PagedAttention& op, const Paged<float>& common, CudaCont
   const int64_t most_items = int64_t{a.shape.most_tiles} * a.shape.most_pieces * a.shape.columns;
   QENG_LAUNCH(context, (paged_attention_kernel<T, kColumns, kPlain>), plan_blocks(most_items, context), dim3(kThreads),
               shared, a);
-  if (a.partial)
-    QENG_LAUNCH(context, merge_pages<kColumns>, dim3(static_cast<unsigned>(a.shape.most_tiles * a.shape.columns)),
-                dim3(kThreads), 0, common);
 }
 
-}  // namespace
-
-void run(const PagedAttention& op, CudaContext& context) {
-  if (op.k_levels || op.v_levels || op.v_pool.dtype != op.k_pool.dtype)
-    fail("unsupported", op.name, ": cuda takes pools of plain rows of one dtype; the cpu backend any");
-  const PagedShape shape = paged_shape(op, context);
-  if (op.q.elements() == 0) return;
-  Paged<float> common{};
-  common.scale = op.scale * kLog2e, common.softcap = op.softcap * kLog2e;
-  common.inverse_cap = op.softcap > 0 ? 1 / common.softcap : 0;
-  common.sinks = op.sinks ? op.sinks.as<float>() : nullptr, common.shape = shape, common.fault = context.fault;
-  common.plan = plan_pages(shape, op.cu_q, op.lengths, context);
-  if (shape.divided)
-    common.partial = context.scratch.take<float>(int64_t{shape.most_tiles} * shape.most_pieces * shape.columns *
-                                                 kTileRows * partial_row(shape.value_dim));
-  common = arguments<float>(op, common);
+// Pools of rows of one dtype.
+void attend_plain(const PagedAttention& op, const PagedOutput& out, CudaContext& context) {
   const auto launch_for = [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    if (shape.dim != shape.value_dim || op.sinks || op.softcap > 0)
-      launch_paged<T, 2, false>(op, common, context);
-    else if (shape.dim <= 4 * kWarp)
-      launch_paged<T, 1, true>(op, common, context);
+    if (out.shape.dim != out.shape.value_dim || op.sinks || op.softcap > 0)
+      launch_paged<T, 2, false>(op, out, context);
+    else if (out.shape.dim <= 4 * kWarp)
+      launch_paged<T, 1, true>(op, out, context);
     else
-      launch_paged<T, 2, true>(op, common, context);
+      launch_paged<T, 2, true>(op, out, context);
   };
   switch (op.k_pool.dtype) {
     case DType::q8_0: return launch_for(static_cast<blocks::Q8_0*>(nullptr));
@@ -369,6 +308,33 @@ void run(const PagedAttention& op, CudaContext& context) {
     case DType::bf16: return launch_for(static_cast<bf16*>(nullptr));
     default: return launch_for(static_cast<float*>(nullptr));
   }
+}
+
+}  // namespace
+
+void merge_partials(const PagedOutput& out, CudaContext& context) {
+  const dim3 grid(static_cast<unsigned>(out.shape.most_tiles * out.shape.columns));
+  if (out.shape.value_dim <= 4 * kWarp)
+    QENG_LAUNCH(context, merge_pages<1>, grid, dim3(kThreads), 0, out);
+  else
+    QENG_LAUNCH(context, merge_pages<2>, grid, dim3(kThreads), 0, out);
+}
+
+void run(const PagedAttention& op, CudaContext& context) {
+  const PagedShape shape = paged_shape(op, context);
+  if (op.q.elements() == 0) return;
+  PagedOutput out{op.o.data, op.q.dtype == DType::f32, op.sinks ? op.sinks.as<float>() : nullptr, nullptr, shape};
+  out.plan = plan_pages(shape, op.cu_q, op.lengths, context);
+  if (shape.divided)
+    out.partial = context.scratch.take<float>(int64_t{shape.most_tiles} * shape.most_pieces * shape.columns *
+                                              kTileRows * partial_row(shape.value_dim));
+  if (!op.k_levels && !op.v_levels && op.k_pool.dtype == op.v_pool.dtype) {
+    attend_plain(op, out, context);
+  } else {
+    const PagedSides sides = paged_sides(op, out, context);
+    if (!paged_by_tiles(sides, context)) paged_by_rows(sides, context);
+  }
+  if (out.partial) merge_partials(out, context);
 }
 
 }  // namespace qeng

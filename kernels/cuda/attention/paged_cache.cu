@@ -1,6 +1,6 @@
 // KvStore and CopyPages: what writes to a paged cache of keys and values.
+#include "kernels/cuda/attention/paged_sides.h"
 #include "kernels/cuda/vector.h"
-#include "kernels/math/blocks/q8_0.h"
 
 namespace qeng {
 
@@ -23,14 +23,6 @@ struct Storing {
   Fault* fault;
 };
 
-// The slot that element `first` of row t goes to, or -1: nowhere.
-__device__ inline int64_t slot_of(const int32_t* slots, int64_t t, int64_t pool_slots, bool tells, Fault* fault) {
-  const int64_t slot = slots[t];
-  if (slot >= -1 && slot < pool_slots) return slot;
-  if (tells) report(fault, FaultKind::slot, t, slot, pool_slots);
-  return -1;
-}
-
 // n: elements to an access.
 template <class From, class To, int n>
 __global__ void __launch_bounds__(kThreads) kv_store(Storing<From, To> s) {
@@ -38,7 +30,7 @@ __global__ void __launch_bounds__(kThreads) kv_store(Storing<From, To> s) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= rows.total) return;
   const int64_t t = i / rows.runs, column = i % rows.runs * n;
-  const int64_t slot = slot_of(s.slots, t, s.pool_slots, column == 0 && blockIdx.y == 0, s.fault);
+  const int64_t slot = pool_slot(s.slots, t, s.pool_slots, column == 0 && blockIdx.y == 0, s.fault);
   if (slot < 0) return;
   float x[n];
   unpack(load_once<n>(rows.from + t * rows.width + column), x);
@@ -54,7 +46,7 @@ __global__ void __launch_bounds__(kThreads) kv_store_q8_0(Storing<From, blocks::
   if (i >= rows.total) return;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t t = i / rows.runs, run = i % rows.runs;
-  const int64_t slot = slot_of(s.slots, t, s.pool_slots, run == 0 && lane == 0 && blockIdx.y == 0, s.fault);
+  const int64_t slot = pool_slot(s.slots, t, s.pool_slots, run == 0 && lane == 0 && blockIdx.y == 0, s.fault);
   if (slot < 0) return;
   const float x = to_f32(rows.from[t * rows.width + run * kWarp + lane]);
   const float d = warp_max(fabsf(x)) / 127.0f, inverse = blocks::inverse_of(d);
@@ -101,11 +93,8 @@ unsigned blocks_of(const char* name, int64_t threads) {
   return static_cast<unsigned>(count);
 }
 
-}  // namespace
-
-void run(const KvStore& op, CudaContext& context) {
-  if (op.k_levels || op.v_levels || (op.v && op.v_pool.dtype != op.k_pool.dtype))
-    fail("unsupported", op.name, ": cuda takes pools of plain rows of one dtype; the cpu backend any");
+// Rows to pools of rows of one dtype.
+void store_rows(const KvStore& op, CudaContext& context) {
   for_float(op.k, [&](auto* from) {
     using From = std::remove_pointer_t<decltype(from)>;
     if (op.k_pool.dtype == DType::q8_0) {
@@ -129,6 +118,20 @@ void run(const KvStore& op, CudaContext& context) {
     else
       for_float(op.k_pool, plain);
   });
+}
+
+}  // namespace
+
+void run(const KvStore& op, CudaContext& context) {
+  if (!op.k_levels && !op.v_levels && (!op.v || op.v_pool.dtype == op.k_pool.dtype)) return store_rows(op, context);
+  const auto store = [&](const View& from, const View& pool, const View& levels, bool values) {
+    if (levels) return store_codes(from, op.slots, pool, levels, values, context);
+    KvStore rows;
+    rows.k = from, rows.k_pool = pool, rows.slots = op.slots;
+    store_rows(rows, context);
+  };
+  store(op.k, op.k_pool, op.k_levels, false);
+  if (op.v) store(op.v, op.v_pool, op.v_levels, true);
 }
 
 void run(const CopyPages& op, CudaContext& context) {

@@ -1,4 +1,5 @@
 #include "kernels/cuda/attention/paged_attention.h"
+#include "kernels/kv_pools.h"
 
 namespace qeng {
 
@@ -101,8 +102,9 @@ PagedShape paged_shape(const PagedAttention& op, const CudaContext& context) {
   constexpr int64_t kMost = int64_t{1} << 30;  // positions are 32 bit
   const int64_t tokens = op.q.shape[0], heads = op.q.shape[1], dim = op.q.shape[2], kv_heads = op.k_pool.shape[1];
   const int64_t value_dim = op.o.shape[2];
+  const int64_t slots = pool_slots(op.k_pool, op.k_levels);
   const int64_t sequences = op.lengths.elements(), most = op.pages.shape[1], keys = most * op.page_tokens;
-  if (tokens > kMost || keys > kMost || op.k_pool.shape[0] > kMost || heads > kMost / 1024)
+  if (tokens > kMost || keys > kMost || slots > kMost || heads > kMost / 1024)
     fail("unsupported", op.name, ": q is ", shape_text(op.q), ", k_pool is ", shape_text(op.k_pool), ", pages is ",
          shape_text(op.pages), "; cuda takes at most 2^30 tokens, slots and keys, and 2^20 heads");
   if (std::max(dim, value_dim) > 256)
@@ -113,7 +115,7 @@ PagedShape paged_shape(const PagedAttention& op, const CudaContext& context) {
   shape.tokens = i(tokens), shape.sequences = i(sequences), shape.heads = i(heads), shape.kv_heads = i(kv_heads);
   shape.group = i(heads / kv_heads), shape.dim = i(dim), shape.value_dim = i(value_dim);
   shape.most_pages = i(most), shape.page_tokens = op.page_tokens;
-  shape.pool_pages = i(op.k_pool.shape[0] / op.page_tokens);
+  shape.pool_pages = i(slots / op.page_tokens);
   shape.window = i(std::min<int64_t>(std::max(0, op.window), kMost));
   shape.tile_heads = std::min(shape.group, kTileRows);
   shape.head_blocks = i(ceil_div(shape.group, shape.tile_heads));

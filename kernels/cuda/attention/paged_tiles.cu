@@ -1,0 +1,76 @@
+// PagedAttention by tensor cores, for q in bf16 over codes: a warp takes the scores of its own 32 keys of 128 (of heads
+// of more than 128, 16 of 64), then some runs of the values of all of them. Products are transposed, keys and dimensions of
+// values being rows of A, so that codes become fragments where they are: a table in shared memory turns some of them into
+// levels at once (code_tables.h), a key's scale multiplies the score, a value's the probability.
+//
+// Levels of keys and their queries are f16, the queries times a power of two of each row; levels of values and their
+// probabilities bf16. Keys that are rows are two bf16 each, values that are rows one.
+#include "kernels/cuda/attention/tile_worker.h"
+
+namespace qeng {
+
+namespace {
+
+using namespace tiles;
+
+template <class F>
+__global__ void __launch_bounds__(kThreads, 2) paged_tiles_kernel(PagedSides a, CodeTables layout) {
+  char* tables = shared_memory();
+  Worker<F> worker(a, layout, *reinterpret_cast<Shared<F>*>(tables + layout.bytes()));
+  const int items = a.out.plan->items * a.out.shape.columns;
+  int next = next_item(a.out.plan, &worker.s.item);
+  if (next >= items) return;
+  if (a.keys.codes) fill_tables<kThreads>(tables, layout, a.keys.shape, a.keys.levels, false);
+  if (a.values.codes) fill_tables<kThreads>(tables, layout, a.values.shape, a.values.levels, true);
+  for (; next < items; next = next_item(a.out.plan, &worker.s.item)) {
+    worker.begin_item(next);
+    for (int turn = 0; turn < worker.rows; turn += F::kRows) {
+      worker.begin_turn(turn);
+      Sums<F> all;
+      all.clear();
+      for (int piece = worker.item.piece; piece < worker.item.piece + worker.item.pieces; ++piece) {
+        worker.begin_piece(piece);
+        Sums<F> sums;
+        sums.clear();
+        worker.attend(sums);
+        worker.end_piece(next, sums, all);
+      }
+      if (!a.out.partial) worker.write(all);
+    }
+  }
+}
+
+template <int runs>
+bool launch_tiles(const PagedSides& sides, const CodeTables& layout, CudaContext& context) {
+  const PagedShape& shape = sides.out.shape;
+  const int64_t most_items = int64_t{shape.most_tiles} * shape.most_pieces * shape.columns;
+  const auto launch_with = [&](auto form) {
+    using F = decltype(form);
+    const size_t shared = static_cast<size_t>(layout.bytes()) + sizeof(Shared<F>);
+    if (shared > context.shared_limit) return false;
+    QENG_LAUNCH(context, paged_tiles_kernel<F>, plan_blocks(most_items, context), dim3(kThreads), shared, sides,
+                layout);
+    return true;
+  };
+  // In decoding the queries of a head are few.
+  const int rows = shape.tokens <= shape.sequences ? shape.tile_heads : shape.tile_heads * shape.tile_queries;
+  return (rows > 8 && launch_with(Form<runs, 2>())) || launch_with(Form<runs, 1>());
+}
+
+}  // namespace
+
+bool paged_by_tiles(const PagedSides& sides, CudaContext& context) {
+  const PagedShape& shape = sides.out.shape;
+  if (sides.q_f32 || shape.page_tokens % kTileKeys != 0 || shape.dim % kv_codes::kRun != 0 ||
+      shape.value_dim % kv_codes::kRun != 0 || !aligned(sides.keys.codes, 16) || !aligned(sides.values.codes, 16))
+    return false;
+  CodeTables layout{};
+  for (const PagedSide* side : {&sides.keys, &sides.values})
+    if (side->codes) layout.add(side->shape);
+  const int widest = std::max(shape.dim, shape.value_dim);
+  return widest <= 64    ? launch_tiles<2>(sides, layout, context)
+         : widest <= 128 ? launch_tiles<4>(sides, layout, context)
+                         : launch_tiles<8>(sides, layout, context);
+}
+
+}  // namespace qeng
