@@ -9,8 +9,8 @@ constexpr int kThreads = 128;
 constexpr int kRows = 8;  // of a block: each element of the matrix that is loaded serves all of them
 
 template <class T>
-__global__ void __launch_bounds__(kThreads) head_linear(const T* x, const float* w, const float* bias, T* y,
-                                                        int64_t rows, int heads, int group, int dim, int out) {
+__global__ void __launch_bounds__(kThreads, 4) head_linear(const T* x, const float* w, const float* bias, T* y,
+                                                           int64_t rows, int heads, int group, int dim, int out) {
   float* shared = reinterpret_cast<float*>(shared_memory());  // [kRows, dim]
   const int base = static_cast<int>(blockIdx.y);
   const int64_t first = int64_t{blockIdx.x} * kRows;  // rows of a basis: those of a token's group follow each other
@@ -22,10 +22,17 @@ __global__ void __launch_bounds__(kThreads) head_linear(const T* x, const float*
     float sums[kRows];
 #pragma unroll
     for (float& sum : sums) sum = bias ? bias[base * out + j] : 0.0f;
-    for (int d = 0; d < dim; ++d) {
-      const float factor = w[(int64_t{base} * dim + d) * out + j];
+#pragma unroll 2
+    for (int d = 0; d < dim; d += 4) {
+      float factor[4];
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) sums[r] = fmaf(shared[r * dim + d], factor, sums[r]);
+      for (int e = 0; e < 4; ++e) factor[e] = w[(int64_t{base} * dim + d + e) * out + j];
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        const float4 four = *reinterpret_cast<const float4*>(shared + r * dim + d);
+        sums[r] = fmaf(four.x, factor[0], sums[r]), sums[r] = fmaf(four.y, factor[1], sums[r]);
+        sums[r] = fmaf(four.z, factor[2], sums[r]), sums[r] = fmaf(four.w, factor[3], sums[r]);
+      }
     }
 #pragma unroll
     for (int r = 0; r < kRows; ++r)
