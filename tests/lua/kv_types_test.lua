@@ -73,9 +73,32 @@ local function hook_codes(model, side, width)
   end
 end
 
+-- Bases that turn nothing but stretch dimensions, and means: what comes off comes back.
+for layer = 0, 1 do
+  local maps, inverses = {}, {}
+  for h = 1, 2 do
+    maps[h], inverses[h] = {}, {}
+    for i = 1, 32 do
+      maps[h][i], inverses[h][i] = {}, {}
+      for j = 1, 32 do
+        local size = 0.5 + (7 * i + 3 * h + layer) % 10 / 5
+        maps[h][i][j], inverses[h][i][j] = i == j and size or 0, i == j and 1 / size or 0
+      end
+    end
+  end
+  q.save(scratch.at(("layer_%03d.safetensors"):format(layer)), {
+    ["transport.mean"] = q.randn({ 2, 32 }, { seed = layer }), ["transport.value_mean"] = q.randn({ 2, 32 }),
+    ["transport.map"] = q.tensor(maps), ["transport.inverse"] = q.tensor(inverses),
+  })
+end
+
 for _, family in ipairs { "qwen2", "gemma2", "mistral" } do
   local model = cases.model(family)
   local plain = logits_of(model, "f32")
+  local bases = ",bases=" .. scratch.folder
+  local turned = difference(logits_of(model, "tq4,tail=1000" .. bases), plain)
+  assert(turned < 5e-3, ("%s with bases: %g"):format(family, turned))
+  assert(difference(logits_of(model, "tq4,tail=0,sinks=0" .. bases), plain) < 0.6)
   for _, case in ipairs { { "f32", 4 }, { 3, "f32" }, { 2, 4 }, { 4, 3 } } do
     local names = { type(case[1]) == "number" and "tq" .. case[1] or "f32",
       type(case[2]) == "number" and "tq" .. case[2] or "f32" }
@@ -165,4 +188,5 @@ do  -- of a size in bytes: as many pages as fit beside the exact rows
   engine:close()
 end
 scratch.refused("multiple of 16 tokens", model.engine, model, { kv = "tq4", page_tokens = 8 })
+scratch.refused("layer_000", model.engine, model, { kv = "tq4,bases=" .. scratch.at "none" })
 print "ok"

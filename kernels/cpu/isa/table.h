@@ -27,7 +27,7 @@ struct AttentionGradTile;
 struct DeltaChunk;  // delta.h
 struct DeltaForward;
 struct DeltaBackward;
-struct PagedTile;   // paged_attention.h
+struct PagedTile;  // paged_attention.h
 struct EncodeCodes;
 struct SignTables;  // sign_tables.h
 

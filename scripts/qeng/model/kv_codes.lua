@@ -35,7 +35,7 @@ local function turns(dim, is_key, fitted, centred)
       local heads = fitted.map:shape()[1]
       local function each(matrix, transposed)
         local list = {}
-        for h = 1, heads do list[h] = matrix[h]:matmul(random, { transpose_a = transposed or nil }):compute() end
+        for h = 1, heads do list[h] = matrix[h - 1]:matmul(random, { transpose_a = transposed or nil }):compute() end
         return q.stack(list, 1)
       end
       found.to, found.query = each(fitted.inverse), each(fitted.map, true)
@@ -45,17 +45,16 @@ local function turns(dim, is_key, fitted, centred)
     if fitted and centred then
       local heads, list = fitted.mean:shape()[1], {}
       for h = 1, heads do
-        local matrix = found.to[math.min(h, found.to:shape()[1])]
+        local matrix = found.to[math.min(h, found.to:shape()[1]) - 1]
         list[h] = (fitted.mean:rows(h - 1, 1):matmul(matrix) * -1):reshape { dim }
       end
       found.to_bias = q.stack(list, 1):compute()
       if found.to:shape()[1] == 1 and heads > 1 then  -- one matrix, and a mean for each head
-        local copies = {}
-        for h = 1, heads do copies[h] = found.to[1] end
-        found.to = q.stack(copies, 1)
-        copies = {}
-        for h = 1, heads do copies[h] = found.from[1] end
-        found.from = q.stack(copies, 1)
+        for _, name in ipairs { "to", "from" } do
+          local copies = {}
+          for h = 1, heads do copies[h] = found[name][0] end
+          found[name] = q.stack(copies, 1)
+        end
       end
       if not is_key then found.back_bias = fitted.mean end
     end
