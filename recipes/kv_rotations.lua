@@ -9,7 +9,8 @@ local opt = q.options {
   "Fits rotations and other changes of basis, layer by layer; goes on where it was stopped.",
   { "captures", nil, "folder of kv_capture.lua", kind = "input", required = true },
   { "documents", 15, "the first so many are fitted to", min = 1 },
-  { "names", fit.names, "transport (of keys, from their and the queries' moments), and the learned so8_ ones" },
+  { "names", fit.names, "transport (of keys, from their and the queries' moments), values (which channels matter), " ..
+    "and the learned so8_ ones" },
   { "bits", 3, "of the codes that learned rotations are fitted to", min = 1, max = 8 },
   { "rows", 64, "keys of a document and head that those are fitted to", min = 8 },
   { "out", "rotations", "output folder, of this recipe alone", kind = "folder" },
