@@ -4,11 +4,13 @@ package.path = (arg[0]:match("^(.*/)") or "./") .. "?.lua;" .. package.path
 local cases = require "engine_cases"
 local codecs = require "qeng.turboquant.codecs"
 local kv_types = require "qeng.model.kv_types"
+local methods = require "qeng.turboquant.methods"
 local paged = require "qeng.infer.paged"
 local q = require "qeng"
 local rotations = require "qeng.codes.rotations"
 local scoring = require "qeng.infer.scoring"
 local scratch = require "scratch"
+local simulated = require "qeng.turboquant.simulated"
 q.device { device = "cpu", threads = 1 }
 
 -- ---------------------------------------------------------------- texts and bytes
@@ -115,9 +117,17 @@ for _, family in ipairs { "qwen2", "gemma2", "mistral" } do
     -- scales are rounded to f16 from other units, and a code may fall to the other side of a half way
     assert(error_ < 0.03 * effect and effect > 0.01, ("%s %s: %g of %g"):format(family, kv, error_, effect))
   end
-  -- a tail of all tokens is f16
-  local exact = difference(logits_of(model, "tq2,tail=1000"), plain)
-  assert(exact < 5e-3 and difference(logits_of(model, "tq2,tail=5"), plain) > exact, tostring(exact))
+  local exact = difference(logits_of(model, "tq2,tail=1000"), plain)  -- all in f16
+  assert(exact < 5e-3, tostring(exact))
+  -- Some keys of a query exactly: as tensor algebra computes it, with f32 in the place of f16, whose rounding moves one
+  -- code of a thousand in the next layer to another level, which is a tenth of what all codes do.
+  for _, case in ipairs { { 20, 2 }, { 1, 0 }, { 0, 17 }, { 64, 4 } } do
+    local opt = { method = methods.parse("hadamard2/sphere3", 32, 20251126), tail = case[1], sinks = case[2] }
+    local expected = simulated.use(model, opt, function() return logits_of(model, "f32") end)
+    local found = logits_of(model, ("tq3,tail=%d,sinks=%d"):format(case[1], case[2]))
+    local error_, effect = difference(found, expected), difference(plain, expected)
+    assert(error_ < 0.15 * effect + 2 * exact, ("%s tail %d: %g of %g"):format(family, case[1], error_, effect))
+  end
 end
 
 -- ---------------------------------------------------------------- chunks, company, pages, guesses

@@ -1,5 +1,5 @@
 #!/bin/bash
-# recipes/kv_capture.lua, kv_rotations.lua and kv_evaluate.lua by the real executable ($QENG) on the built-in model: each goes on after
+# recipes/kv_capture.lua, kv_rotations.lua, kv_evaluate.lua and kv_quality.lua by the real executable ($QENG) on the built-in model: each goes on after
 # SIGKILL to the same bytes, and says what is wrong with what it is given.
 set -u
 QENG=$(realpath "${QENG:-build/release/qeng}")
@@ -24,6 +24,15 @@ done
 [ "$(wc -l <"$work/evaluated/trials.csv")" = $((1 + 3 * 3 * 5)) ] || fail "trials.csv has not a line for each document, layer and method"
 grep -q '^4,0,hadamard2/sphere3,' "$work/evaluated/trials.csv" || fail "documents are not counted from --from"
 
+quality() {
+  "$QENG" recipes/kv_quality.lua --model recipes/tiny --dtype f32 --threads 1 --data "$work/text.txt" --tokens 200 --documents 4 \
+    --types "tq4,tail=16 q8_0 sim:identity/exact" --out "$@"
+}
+quality "$work/quality" >"$work/log" 2>&1 </dev/null || fail "quality: $(cat "$work/log")"
+for pattern in '^tq4,tail=16 ' 'q8_0 .*0.00' 'sim:identity/exact .* 0.00000 (0.00000 to 0.00000)' '4 documents of 200 tokens'; do
+  grep -q -- "$pattern" "$work/log" || fail "no '$pattern' in: $(cat "$work/log")"
+done
+
 # killed PATTERN FUNCTION FOLDER: kills the run as soon as a file of that name is there, until one came to its end.
 killed() {
   local kills=0
@@ -47,6 +56,8 @@ killed '*.safetensors' capture "$work/killed"
 same "$work/whole" "$work/killed" '*[!k]'
 killed '*.safetensors' rotations "$work/killed_rotations"
 same "$work/rotations" "$work/killed_rotations" '*.safetensors'
+killed '*.json' quality "$work/killed_quality"
+same "$work/quality" "$work/killed_quality" '*.[jm]*'
 killed '*.json' evaluate "$work/killed_evaluated"
 same "$work/evaluated" "$work/killed_evaluated" '*.[jcm]*'
 
