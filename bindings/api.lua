@@ -2605,6 +2605,11 @@ function Conversation:load(path) end
 function Conversation:take_back() end
 function Conversation:close() end
 
+---How the options of the set "kv" keep keys and values, as model:engine takes it; nil for the model's dtype.
+---@param opt table  parsed options
+---@return string?
+function q.kv_option(opt) end
+
 ---The model of the options of the set "generation", with its adapter.
 ---@param opt table  parsed options
 ---@return Model

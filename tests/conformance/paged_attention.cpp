@@ -436,7 +436,7 @@ void reference(const PagedAttention& op, Sheet<T>& sheet) {
 }
 
 QENG_CONFORMANCE(KvStore, .make = kv_store);
-QENG_CONFORMANCE(CopyPages, .make = copy_pages);
+QENG_CONFORMANCE(CopyPages, .make = copy_pages, .free_dtype = {"pool"});
 QENG_CONFORMANCE(PagedAttention, .make = paged_attention, .free_shape = {"pages"});
 
 }  // namespace qeng::conformance

@@ -233,6 +233,7 @@ do  -- fits: products stay what they were, errors on another document get less, 
   local found = evaluate.document(dir .. "/captures", manifest, 3, list, 8)
   assert(found["transport/exact"].kl < 1e-6 and found["so8_plus/exact"].kl < 1e-6, "fits change products")
   assert(found["transport/sphere3"].kl < 0.8 * found["hadamard2/sphere3"].kl, "the transport gains nothing")
-  assert(found["transport/sphere3"].output_v == found["hadamard2/sphere3"].output_v)
+  local by_mean = found["transport/sphere3"].output_v / found["hadamard2/sphere3"].output_v  -- values lose their mean
+  assert(by_mean < 1.02, by_mean)
 end
 q.fs.remove(dir)

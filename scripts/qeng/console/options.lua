@@ -12,6 +12,7 @@
 --
 --   number = true                a number that may have a fraction, where the default does not show it
 --   min =, max =, choices =      what a value may be, or each of a list
+--   check = function(value)      what is wrong with a value, nil if nothing is
 --   required = true              without a default
 --   kind = "bytes"               a size, as 500M or 1.5G (units of 1000)
 --   kind = "map"                 NAME=NUMBER,... as a table; blanks = true: a blank beside a name is part of it
@@ -184,6 +185,7 @@ local function fault(entry, value)
     if least and value < least then return "has to be at least " .. shown(least) end
     if entry.max and value > entry.max then return "has to be at most " .. shown(entry.max) end
   end
+  if entry.check then return entry.check(value) end
   for _, choice in ipairs(entry.choices or {}) do if choice == value then return nil end end
   return entry.choices and "one of " .. table.concat(entry.choices, ", ")
 end

@@ -6,9 +6,9 @@ local q = require "qeng.core"
 
 options.set("kv", {
   { "kv", nil, "how the cache keeps keys and values: f32, f16, bf16, q8_0, or codes of tq2 to tq4 bits; two as " ..
-    "KEYS/VALUES, more behind commas (README, The cache in bits); the model's dtype by default" },
-  { "kv_k", nil, "the same, of keys alone" },
-  { "kv_v", nil, "the same, of values alone" },
+    "KEYS/VALUES, more behind commas (recipes/README.md); the model's dtype by default", check = kv_types.fault },
+  { "kv_k", nil, "the same, of keys alone", check = kv_types.fault },
+  { "kv_v", nil, "the same, of values alone", check = kv_types.fault },
   { "kv_tail", nil, "with codes: the last so many tokens before each query stay in f16 (128)" },
 })
 

@@ -20,16 +20,44 @@ local exact_bytes = 2      -- of an element in f16
 
 local defaults = { tail = 128, sinks = 4, edges = 0 }
 
-local function refuse(text, why)
-  q.error("value", ("kv is %s: %s; expected f32, f16, bf16, q8_0 or tq2 to tq4, for keys and values as q8_0/tq3, " ..
-    "and behind a comma tail=128, sinks=4, edges=2 or bases=DIR"):format(tostring(text), why))
-end
-
-local function side(name, text)
+local function side(name)
   if element[name] then return { name = name, dtype = name } end
   local width = tonumber(name:match "^tq(%d%.?%d*)$")
-  if not width or width < 2 or width > 4 or (4 * width) % 1 ~= 0 then refuse(text, name .. " is no type") end
+  if not width or width < 2 or width > 4 or (4 * width) % 1 ~= 0 then return nil, ("'%s' is no type"):format(name) end
   return { name = name, width = width, bits = math.floor(width) }
+end
+
+-- Sets the options behind the first comma. Returns what is wrong with them, nil if nothing is.
+local function set_options(spec, text)
+  local coded = spec.key.bits or spec.value.bits
+  for name, default in pairs(defaults) do spec[name] = coded and default or 0 end
+  for part in text:gmatch ",([^,]*)" do
+    local name, given = part:match "^(%w+)=(.+)$"
+    if name == "bases" then
+      spec.bases = given
+    elseif name and defaults[name] and given:match "^%d+$" and #given < 8 then
+      spec[name] = tonumber(given)
+    else
+      return ("'%s' is no option"):format(part)
+    end
+    if not coded then return name .. " is an option of codes" end
+  end
+end
+
+local expected = "expected f32, f16, bf16, q8_0 or tq2 to tq4, for keys and values as q8_0/tq3, and behind a comma " ..
+  "tail=128, sinks=4, edges=2 or bases=DIR"
+
+-- What a text says, or nil and what is wrong with it.
+local function read(text)
+  if type(text) ~= "string" then return nil, ("a %s; %s"):format(type(text), expected) end
+  local names = text:match "^[^,]*"
+  local first, second = names:match "^(.-)/(.*)$"
+  local key, wrong_key = side(first or names)
+  local value, wrong_value = side(second or names)
+  local spec = { text = text, key = key, value = value }
+  local why = wrong_key or wrong_value or set_options(spec, text:sub(#names + 1))
+  if why then return nil, ("%s; %s"):format(why, expected) end
+  return spec
 end
 
 local known = {}
@@ -38,26 +66,16 @@ local known = {}
 -- edges =, bases =}
 function kv_types.parse(text)
   if known[text] then return known[text] end
-  if type(text) ~= "string" then refuse(text, "it is a " .. type(text)) end
-  local spec, names = { text = text }, text:match "^[^,]*"
-  local key, value = names:match "^(.-)/(.*)$"
-  spec.key, spec.value = side(key or names, text), side(value or names, text)
-  local coded = spec.key.bits or spec.value.bits
-  for name, default in pairs(defaults) do spec[name] = coded and default or 0 end
-  for name, given in text:sub(#names + 1):gmatch ",(%w+)=([^,]*)" do
-    if name == "bases" then
-      spec.bases = given
-    elseif defaults[name] and given:match "^%d+$" and #given < 8 then
-      spec[name] = tonumber(given)
-    else
-      refuse(text, ("%s=%s is no option"):format(name, given))
-    end
-    if not coded then refuse(text, name .. " is an option of codes") end
-  end
-  local rest = text:sub(#names + 1):gsub(",%w+=[^,]*", "")
-  if rest ~= "" then refuse(text, ("'%s' is no option"):format(rest)) end
+  local spec, why = read(text)
+  if not spec then q.error("value", ("kv is %s: %s"):format(tostring(text), why)) end
   known[text] = spec
   return spec
+end
+
+-- What is wrong with a text, nil if nothing is.
+function kv_types.fault(text)
+  local _, why = read(text)
+  return why
 end
 
 -- Whether some tokens are kept exactly beside their codes.
