@@ -2343,7 +2343,7 @@ function Model:save(dir, opt) end
 ---@field reasoning? boolean
 ---@field on_token? fun(request: Request, id: integer)
 ---@field engine? Engine
----@field kv? dtype  dtype of a KV cache for this call alone
+---@field kv? string  the type of a KV cache for this call alone
 ---@field chunk? integer  tokens of prompts in a step
 ---@field draft? Model|"mtp"|boolean  a model that guesses ahead, or the model's own head; false: none
 
@@ -2369,7 +2369,8 @@ function Model:read_adapter(dir) end
 function Model:engine(opt) end
 
 ---@class EngineOptions
----@field kv? dtype  dtype of keys and values: f32, bf16, f16 or q8_0 (recurrent states are f32)
+---@field kv? string  how keys and values are kept: f32, bf16, f16, q8_0, codes as tq4, or two as q8_0/tq3
+---  (scripts/qeng/model/kv_types.lua; recurrent states are f32)
 ---@field pages? integer  the cache's size in pages
 ---@field memory? number  or in bytes
 ---@field page_tokens? integer  tokens of a page: 16; of a recurrent model (Mamba-2) all of a sequence, as a page keeps
@@ -3251,7 +3252,7 @@ function q.train(opt) end
 ---@field eval? boolean
 ---@field context? integer
 ---@field batch? integer
----@field kv? dtype
+---@field kv? string
 ---@field device_budget? number
 ---@field host_budget? number
 ---@field bandwidth? number

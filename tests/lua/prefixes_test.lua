@@ -53,6 +53,24 @@ for _, kv in ipairs { "f32", "bf16", "q8_0" } do
   for _, engine in ipairs { first, second } do engine:close() end
 end
 
+-- Codes, and the rows beside them that are exact: those of the first tokens and the last ones. A beginning that is
+-- longer than there are exact pages comes back as well.
+for _, kv in ipairs { "tq4,tail=20,sinks=2", "tq3/f16,tail=0,sinks=0", "q8_0/tq2,tail=40" } do
+  for _, length in ipairs { 77, 640 } do
+    local prompt = {}
+    for i = 1, length do prompt[i] = (i * i) % vocab end
+    local opt, path = { kv = kv, pages = 64, max_batch = 2, chunk = 32 }, folder .. "/codes.safetensors"
+    local first, second, whole = model:engine(opt), model:engine(opt), length - length % 16
+    local expected = ask(first, prompt)
+    local saved = first:save_prefix(path, prompt)
+    assert(saved % 16 == 0 and saved > 0 and saved <= whole and #second:load_prefix(path) == saved, kv .. ": " .. saved)
+    local said, reused = ask(second, prompt)
+    assert(said == expected and reused > 0 and reused <= saved, ("%s, %d tokens: another answer"):format(kv, length))
+    for _, engine in ipairs { first, second } do engine:close() end
+    q.fs.remove(path)
+  end
+end
+
 -- Pages of a recurrent model are snapshots of its state.
 do
   local recurrent = q.random_model({

@@ -117,13 +117,15 @@ function prefixes.load(engine, path, adapter)
         q.error("value", ("%s: %s is not what %d pages of this model have"):format(path, name, count))
       end
     end)
+    if pool:available() < count then
+      q.error("value", ("%s needs %d pages, the cache has room for %d"):format(path, count, pool:available()))
+    end
     -- Page after page, as a long beginning has more pages than there are exact ones.
     local stored, exact_before = {}, 0
     each_stored(pool, all, kept, function(name) stored[name] = file:tensor(name) end)
     for i = 1, count do
       if not pool:extend(id, ids, (i - 1) * pool.page_tokens + 1, i * pool.page_tokens) then
-        q.error("value", ("%s needs %d pages, the cache has room for %d"):format(path, count,
-          i - 1 + pool:available()))
+        q.error("value", ("%s has exact rows of %d pages, the cache has room for fewer"):format(path, #kept))
       end
       local page, own = pool:pages(id)[i], pool:exact_of(id)[i]
       local has = exact[i] >= 0

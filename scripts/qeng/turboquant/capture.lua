@@ -10,8 +10,8 @@ local capture = {}
 
 local format = "qeng kv capture 1"
 
--- The documents of a text: `count` windows of `tokens` tokens that lie evenly apart.
-local function windows(ids, tokens, count)
+-- The documents of a text: `count` windows of `tokens` tokens that lie evenly apart, {start =, ids =}.
+function capture.windows(ids, tokens, count)
   local room = math.floor(#ids / tokens)
   if room < count then
     q.error("value", ("the text has %d tokens: %d documents of %d; %d are asked for"):format(#ids, room, tokens, count))
@@ -73,7 +73,7 @@ function capture.run(model, text, out, opt)
       places[#places + 1] = ("layers.%d.attn.%s"):format(layer, part)
     end
   end
-  for d, window in ipairs(windows(model.tokenizer:encode(text), opt.tokens, opt.documents)) do
+  for d, window in ipairs(capture.windows(model.tokenizer:encode(text), opt.tokens, opt.documents)) do
     local name = ("document_%04d.safetensors"):format(d)
     local file, entry = out .. "/" .. name, manifest.documents[d]
     local kept = entry and q.fs.kind(file) and q.host.hash(q.fs.read(file)) == entry.hash

@@ -6,6 +6,8 @@
 -- Types are those of model/kv_types.lua; sim:METHOD,tail=128,sinks=4 is one of simulated.lua with a method of
 -- methods.lua, as sim:identity/q4_0 or sim:hadamard2/sphere4+identity/exact.
 
+local capture = require "qeng.turboquant.capture"
+local kv_bases = require "qeng.model.kv_bases"
 local kv_types = require "qeng.model.kv_types"
 local methods = require "qeng.turboquant.methods"
 local paged = require "qeng.infer.paged"
@@ -17,22 +19,36 @@ local statistics = require "qeng.report.statistics"
 
 local quality = {}
 
--- {name =, score = function(body): body(kv) with scorers of this type; returns the bytes of a token}
+-- tail and sinks of a simulated type.
+local function exact_tokens(name, text)
+  local opt = { tail = 128, sinks = 4 }
+  for part in text:gmatch ",([^,]*)" do
+    local key, number = part:match "^(%a+)=(%d+)$"
+    if not opt[key] then
+      q.error("value", ("type %s: '%s' is no option; expected tail=128 or sinks=4"):format(name, part))
+    end
+    opt[key] = tonumber(number)
+  end
+  return opt
+end
+
+-- {name =, key = under which figures are kept: the name, and what is in its files, score = function(body): body(kv)
+-- with scorers of this type; returns the bytes of a token}
 function quality.parse(model, name)
   local c = model.config
   local names, rest = name:match "^sim:([^,]+)(.*)$"
   if not names then
-    kv_types.parse(name)
-    return { name = name, score = function(body)
+    local bases, layers = kv_types.parse(name).bases, {}
+    for _, kind in ipairs(model.states) do layers[#layers + 1] = kind.layer end
+    local key = bases and name .. " " .. kv_bases.identity(bases, layers) or name
+    return { name = name, key = key, score = function(body)
       body(name)
       return paged.page_bytes(model, name, 16) / 16
     end }
   end
-  local method = methods.parse(names, c.head_dim, 1)
-  return { name = name, score = function(body)
-    local opt = {
-      method = method, tail = tonumber(rest:match "tail=(%d+)") or 128, sinks = tonumber(rest:match "sinks=(%d+)") or 4,
-    }
+  local opt = exact_tokens(name, rest)
+  opt.method = methods.parse(names, c.head_dim, 1)
+  return { name = name, key = name, score = function(body)
     simulated.use(model, opt, function() body "f32" end)
     local bits = 0
     for _, of_layer in pairs(opt.bits) do bits = bits + of_layer end
@@ -77,47 +93,34 @@ function quality.document(model, ids, types, from)
   return found
 end
 
--- Windows of `tokens` of a text that lie evenly apart, as lists of ids.
-function quality.windows(model, text, tokens, count)
-  local ids, bos = perplexity.ids(model.tokenizer, text)
-  local room = math.floor(#ids / tokens)
-  if room < count then
-    q.error("value", ("the text has %d tokens: %d documents of %d; %d are asked for"):format(#ids, room, tokens, count))
-  end
-  local list = {}
-  for d = 1, count do
-    local start, window = math.floor((d - 1) * room / count) * tokens, {}
-    for i = 1, tokens do window[i] = ids[start + i] end
-    if bos then window[1] = bos end
-    list[d] = window
-  end
-  return list
-end
-
 -- Scores documents and keeps each one's figures in out/document_0001.json, also over types: what is there stays, if it
 -- is of the same model and document. Returns a list of {[name] = figures}.
 -- opt: {tokens =, documents =, from = the first position that counts, watch = function(d, name or nil)}
 function quality.run(model, text, types, out, opt)
-  local windows = quality.windows(model, text, opt.tokens, opt.documents)
+  local all, bos = perplexity.ids(model.tokenizer, text)
   local weights = model.embedding_hash or model.parameters[1].tensor:hash()
   local documents = {}
-  for d, ids in ipairs(windows) do
+  for d, window in ipairs(capture.windows(all, opt.tokens, opt.documents)) do
+    local ids = window.ids
+    if bos then ids[1] = bos end
     local path = ("%s/document_%04d.json"):format(out, d)
-    local settings = q.host.hash(q.json.encode { ids, opt.from, weights })
+    local settings = q.host.hash(q.json.encode { ids, opt.from, weights, model.dtype })
     local kept = q.fs.kind(path) and q.json.decode(q.fs.read(path)) or { settings = settings, figures = {} }
     if kept.settings ~= settings then
       q.error("value", path .. ": figures of another model or text; give another folder")
     end
     local missing = {}
     for _, kind in ipairs(types) do
-      if not kept.figures[kind.name] then missing[#missing + 1] = kind end
+      if not kept.figures[kind.key] then missing[#missing + 1] = kind end
     end
     if #missing > 0 then
-      for name, figures in pairs(quality.document(model, ids, missing, opt.from)) do kept.figures[name] = figures end
+      local found = quality.document(model, ids, missing, opt.from)
+      for _, kind in ipairs(missing) do kept.figures[kind.key] = found[kind.name] end
       q.fs.write(path, q.json.encode(kept) .. "\n")
       kept = q.json.decode(q.fs.read(path))
     end
-    documents[d] = kept.figures
+    documents[d] = {}
+    for _, kind in ipairs(types) do documents[d][kind.name] = kept.figures[kind.key] end
     if opt.watch then opt.watch(d) end
   end
   return documents

@@ -27,7 +27,9 @@ return function(server)
       error({ code = "http", status = 429, message = "another plan is being made: try again in a few seconds",
         headers = { ["retry-after"] = "3" } }, 0)
     end
-    if given.kv and kv_types.parse(given.kv).bases then
+    local wrong = given.kv and kv_types.fault(given.kv)
+    if wrong then problem.raise(400, "kv: " .. wrong, "kv") end
+    if given.kv and given.kv:find("bases=", 1, true) then
       problem.raise(400, "kv: bases= names a folder of the server, which a plan does not read", "kv")
     end
     local asked = given.model
