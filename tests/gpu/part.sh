@@ -8,14 +8,15 @@ tests=$root/tests/lua recipe=$root/recipes/lora_qwen.lua
 
 skip() { echo "SKIPPED: $*"; exit 77; }
 summary() { echo "$*" >"$out/$part.summary"; }  # what the table says of the part
-# Runs the commands of its input, one a line, eight at a time, each for at most `each` seconds; their outputs follow in
-# order, of those that pass only the last two lines. Fails if one does.
+# Runs the commands of its input, one a line, as many at a time as there are processors, each for at most `each` seconds;
+# their outputs follow in order, of those that pass only the last two lines. Fails if one does.
 each=$limit
 side_by_side() {
-  local lines=() jobs=() status=0 code i
+  local lines=() jobs=() status=0 code i most
+  most=$(nproc)
   mapfile -t lines
   for i in "${!lines[@]}"; do
-    while (($(jobs -rp | wc -l) >= 8)); do sleep 0.02; done
+    while (($(jobs -rp | wc -l) >= most)); do sleep 0.02; done
     # In the foreground: in a group of its own it would outlive this part, where that is ended.
     timeout --foreground -k 2 "$each" bash -c "exec ${lines[i]}" >"$out/$part.$i.part" 2>&1 </dev/null &
     jobs+=($!)
