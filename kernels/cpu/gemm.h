@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "kernels/cpu/tile.h"
 #include "kernels/view.h"
 
 namespace qeng {
@@ -48,14 +49,7 @@ class Gemm {
   std::unique_ptr<Primitives> primitives_;
 };
 
-// c = alpha * op(a) op(b) + (acc ? c : 0), all f32, on the calling thread alone; ld: elements between stored rows.
-struct Tile {
-  const float *a = nullptr, *b = nullptr;
-  float* c = nullptr;
-  int64_t m = 0, n = 0, k = 0, lda = 0, ldb = 0, ldc = 0;
-  bool trans_a = false, trans_b = false, acc = false;
-  float alpha = 1;
-};
-bool run_tile(const Tile& tile);  // false: out of memory
+// By oneDNN, on the calling thread alone; false: out of memory
+bool run_tile(const Tile& tile);
 
 }  // namespace qeng

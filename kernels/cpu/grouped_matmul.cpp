@@ -1,8 +1,8 @@
-// GroupedMatmul: f32 products of tiles, each on one thread, for all experts in one region, so that an expert of few
-// rows costs no wait for all threads. Tiles depend on the shapes and on `first` alone.
+// GroupedMatmul: f32 products of pieces, each on one thread, for all experts in one region, so that an expert of few
+// rows costs no wait for all threads. A row has the same bits however many its expert has: oneDNN's products have not,
+// and by the choice of experts a document would know of the others in its row.
 #include "kernels/cpu/grouped_matmul.h"
 
-#include <atomic>
 #include <cstring>
 
 namespace qeng {
@@ -20,23 +20,23 @@ std::vector<Segment> segments_of(const char* op, const View& first, int64_t rows
   return segments;
 }
 
-WideRows wide_rows(const View& x, bool walks_down, CpuContext& context) {
+const float* wide_rows(const View& x, CpuContext& context) {
+  if (x.dtype == DType::f32) return x.as<float>();
   const int64_t columns = x.columns();
-  if (x.dtype == DType::f32 && !(walks_down && is_bad_stride(columns))) return {x.as<float>(), columns};
-  const int64_t stride = good_stride(columns);
-  auto* wide = context.scratch.take<float>(x.rows() * stride);
+  auto* wide = context.scratch.take<float>(x.rows() * columns);
   parallel_for(context.threads, x.rows(), grain_rows(columns), [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r)
-      context.isa->scale(float_type(x), at(x, r * columns), isa::Float::f32, wide + r * stride, 1.0f, columns);
+    context.isa->scale(float_type(x), at(x, begin * columns), isa::Float::f32, wide + begin * columns, 1.0f,
+                       (end - begin) * columns);
   });
-  return {wide, stride};
+  return wide;
 }
 
 namespace {
 
 // Most rows and columns of a piece. Columns are halved, down to the least, until there are kPieces for many threads, and
 // what a piece may have to decode of a weight fits a second-level cache or little more.
-constexpr int64_t kTileRows = 256, kTileColumns = 512, kLeastColumns = 64, kPieces = 32, kMostDecoded = 1 << 20;
+constexpr int64_t kTileRows = isa::kOrderedRows, kTileColumns = 512, kLeastColumns = 64, kPieces = 32,
+                  kMostDecoded = 1 << 20;
 
 // Rows of one expert, and columns of y.
 struct Piece {
@@ -63,6 +63,12 @@ std::vector<Piece> pieces_of(const std::vector<Segment>& segments, int64_t n, in
   return pieces;
 }
 
+// f32 rows in memory, `stride` elements apart.
+struct WideRows {
+  const float* data;
+  int64_t stride;
+};
+
 // What an expert's matrix contributes to a piece, in f32: rows of w, or with `tall` columns of them; where it lies, or
 // decoded to `memory`.
 WideRows weights_of(const GroupedMatmul& op, const Piece& piece, float* memory, const CpuContext& context) {
@@ -70,11 +76,9 @@ WideRows weights_of(const GroupedMatmul& op, const Piece& piece, float* memory, 
   const int64_t first = piece.rows.expert * w.shape[1], stored = w.columns();
   const int64_t row = op.tall ? first : first + piece.column, rows = op.tall ? w.shape[1] : piece.columns;
   const int64_t column = op.tall ? piece.column : 0, columns = op.tall ? piece.columns : stored;
-  if (w.dtype == DType::f32 && !(op.tall && is_bad_stride(stored)))
-    return {w.as<float>() + row * stored + column, stored};
-  const int64_t stride = good_stride(columns);
-  for (int64_t r = 0; r < rows; ++r) decode_row(w, row + r, column, columns, memory + r * stride, context);
-  return {memory, stride};
+  if (w.dtype == DType::f32) return {w.as<float>() + row * stored + column, stored};
+  for (int64_t r = 0; r < rows; ++r) decode_row(w, row + r, column, columns, memory + r * columns, context);
+  return {memory, columns};
 }
 
 // The first element of a piece of y, and of the bias that it gets.
@@ -105,28 +109,27 @@ void multiply_pieces(const GroupedMatmul& op, const std::vector<Segment>& segmen
   const std::vector<Piece> pieces = pieces_of(segments, n, most);
   if (pieces.empty()) return;
   const bool direct = op.y.dtype == DType::f32;
-  const WideRows x = wide_rows(op.x, false, context);
-  const int64_t decoded = op.tall ? k * good_stride(most) : most * good_stride(k), sums = direct ? 0 : kTileRows * most;
-  auto* memory = context.scratch.take<float>(context.threads * (decoded + sums));
-  std::atomic<bool> complete = true;
+  const float* x = wide_rows(op.x, context);
+  const int64_t decoded = op.w.dtype == DType::f32 ? 0 : most * k, sums = direct ? 0 : kTileRows * most;
+  const int64_t size = decoded + sums + isa::kOrderedMemory;
+  auto* memory = context.scratch.take<float>(context.threads * size);
   parallel_each(context.threads, static_cast<int64_t>(pieces.size()), [&](int64_t index) {
     const Piece& piece = pieces[static_cast<size_t>(index)];
-    float* mine = memory + team_rank() * (decoded + sums);
+    float* mine = memory + team_rank() * size;
     const WideRows w = weights_of(op, piece, mine, context);
     Tile tile;
-    tile.a = x.data + piece.rows.first * x.stride, tile.lda = x.stride;
+    tile.a = x + piece.rows.first * k, tile.lda = k;
     tile.b = w.data, tile.ldb = w.stride, tile.trans_b = !op.tall;
     tile.c = direct ? reinterpret_cast<float*>(begin_of(op, piece)) : mine + decoded;
     tile.ldc = direct ? n : piece.columns;
     tile.m = piece.rows.rows, tile.n = piece.columns, tile.k = k, tile.acc = op.acc || op.bias;
     if (tile.acc) begin_piece(op, piece, tile.c, tile.ldc, *context.isa);
-    if (!run_tile(tile)) complete = false;
+    context.isa->ordered_product(tile, mine + decoded + sums);
     for (int64_t r = 0; r < piece.rows.rows && !direct; ++r)
       context.isa->scale(isa::Float::f32, tile.c + r * tile.ldc, float_type(op.y),
                          begin_of(op, piece) + r * n * static_cast<int64_t>(dtype_size(op.y.dtype)), 1.0f,
                          piece.columns);
   });
-  if (!complete) fail("memory", op.name, ": oneDNN is out of memory (", shape_text(op.x), ")");
 }
 
 // False, and nothing done, where that is not how to multiply the segment.

@@ -19,14 +19,7 @@ constexpr int64_t kRowsOfLibrary = 16;
 // The products of rows apart (grouped_rows.cpp).
 void multiply_apart(const GroupedMatmul& op, const std::vector<Segment>& segments, CpuContext& context);
 
-// f32 rows in memory, `stride` elements apart.
-struct WideRows {
-  const float* data;
-  int64_t stride;
-};
-
-// x itself, or a copy in scratch memory where it is not f32, or where a product walks down its columns and they would
-// share few sets of the first-level cache.
-WideRows wide_rows(const View& x, bool walks_down, CpuContext& context);
+// x itself, or a copy in scratch memory where it is not f32.
+const float* wide_rows(const View& x, CpuContext& context);
 
 }  // namespace qeng

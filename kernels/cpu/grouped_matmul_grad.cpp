@@ -1,12 +1,11 @@
-// GroupedMatmulGrad: f32 products of tiles, each on one thread, for all experts in one region.
-#include <atomic>
-
+// GroupedMatmulGrad: f32 products of tiles, each on one thread, for all experts in one region. Rows whose dy is zero
+// change no bit.
 #include "kernels/cpu/grouped_matmul.h"
 
 namespace qeng {
 namespace {
 
-constexpr int64_t kTileRows = 256, kTileColumns = 512;  // of dw
+constexpr int64_t kTileRows = isa::kOrderedRows, kTileColumns = 512;  // of dw
 
 // A tile of one expert's dw; its rows are columns of dy, its columns those of x.
 struct Piece {
@@ -53,8 +52,8 @@ void multiply(const GroupedMatmulGrad& op, const std::vector<Segment>& segments,
     if (!multiply_by_library(op, segment, context)) left.push_back(segment);
   if (left.empty()) return;
   const std::vector<Piece> pieces = pieces_of(left, n, k);
-  const WideRows dy = wide_rows(op.dy, true, context), x = wide_rows(op.x, true, context);
-  std::atomic<bool> complete = true;
+  const float *dy = wide_rows(op.dy, context), *x = wide_rows(op.x, context);
+  auto* memory = context.scratch.take<float>(context.threads * isa::kOrderedMemory);
   parallel_each(context.threads, static_cast<int64_t>(pieces.size()), [&](int64_t index) {
     const Piece& piece = pieces[static_cast<size_t>(index)];
     float* dw = op.dw.as<float>() + (piece.from.expert * n + piece.row) * k + piece.column;
@@ -63,13 +62,12 @@ void multiply(const GroupedMatmulGrad& op, const std::vector<Segment>& segments,
       return;
     }
     Tile tile;
-    tile.a = dy.data + piece.from.first * dy.stride + piece.row, tile.lda = dy.stride, tile.trans_a = true;
-    tile.b = x.data + piece.from.first * x.stride + piece.column, tile.ldb = x.stride;
+    tile.a = dy + piece.from.first * n + piece.row, tile.lda = n, tile.trans_a = true;
+    tile.b = x + piece.from.first * k + piece.column, tile.ldb = k;
     tile.c = dw, tile.ldc = k;
     tile.m = piece.rows, tile.n = piece.columns, tile.k = piece.from.rows, tile.acc = op.acc;
-    if (!run_tile(tile)) complete = false;
+    context.isa->ordered_product(tile, memory + team_rank() * isa::kOrderedMemory);
   });
-  if (!complete) fail("memory", op.name, ": oneDNN is out of memory (", shape_text(op.dw), ")");
 }
 
 }  // namespace

@@ -20,6 +20,7 @@ void fill_hadamard(Table& table);
 void fill_interleaved_dots(Table& table);
 void fill_layer_norm(Table& table);
 void fill_optimizer(Table& table);
+void fill_ordered_product(Table& table);
 void fill_pointwise(Table& table);
 void fill_paged_attention(Table& table);
 void fill_rmsnorm(Table& table);
@@ -47,6 +48,7 @@ void fill(Table& table) {
   fill_interleaved_dots(table);
   fill_layer_norm(table);
   fill_optimizer(table);
+  fill_ordered_product(table);
   fill_pointwise(table);
   fill_paged_attention(table);
   fill_rmsnorm(table);

@@ -16,6 +16,10 @@
 #include "kernels/math/bf16.h"
 #include "kernels/math/fn.h"
 
+namespace qeng {
+struct Tile;  // kernels/cpu/tile.h
+}
+
 namespace qeng::isa {
 
 enum class Float : uint8_t { f32, bf16, f16 };  // f16 only where said
@@ -56,6 +60,11 @@ struct ConvTap {
   const void* row = nullptr;
   const float* w = nullptr;
 };
+
+// What ordered_product takes at most of rows, and of depth and columns at once.
+constexpr int64_t kOrderedRows = 256, kOrderedDepth = 128, kOrderedColumns = 64;
+constexpr int64_t kOrderedMemory =  // floats
+    kOrderedRows * (kOrderedDepth + 16) + kOrderedColumns * (kOrderedDepth + kOrderedRows);
 
 struct Table {
   const char* name = nullptr;
@@ -128,6 +137,11 @@ struct Table {
   // out[r * stride + j] = sum_i a[r, i] b[j, i], r < rows, j < n: the bits that gemv gives for that row
   void (*row_dots)(const float* a, int64_t rows, Float type, const void* b, float* out, int64_t stride, int64_t n,
                    int64_t k) = nullptr;
+
+  // ---- a product of at most kOrderedRows rows, alpha 1 (ordered_product.cpp). An element is one chain of fused
+  // multiply-adds in the order of k, so its bits depend on its row of a and its column of b alone, and zeros between them
+  // change none. memory: kOrderedMemory floats
+  void (*ordered_product)(const Tile& tile, float* memory) = nullptr;
 
   // ---- RowLinear (block_dots.cpp, block_tiles.cpp): w is of a block format, k a multiple of its elements
   // Formats of one kind share activations.
