@@ -1,13 +1,14 @@
-// CausalConv and its gradient. A thread goes down the rows of one channel with a window of them in registers, so that
-// each row is read once for all of its taps.
+// CausalConv and its gradient. A thread goes down the rows of one or two channels, a few rows of a document at a time, with
+// a window of them in registers, so that each row is read once for all of its taps.
 #include "kernels/cuda/column_sums.h"
 #include "kernels/cuda/vector.h"
 
 namespace qeng {
 namespace {
 
-constexpr int kThreads = 128;  // channels of a block
+constexpr int kThreads = 128;
 constexpr int kRows = 32;      // of a thread: its window costs the reads of up to seven more
+constexpr int kStep = 8;       // rows that are on their way from memory at once
 constexpr int kSumRows = 128;  // rows of a partial sum of dw
 
 struct Conv {
@@ -57,18 +58,60 @@ struct Document {
   }
 };
 
-// The weights of a channel at the end of kTaps, f32 or T; those in front count nothing.
-template <class T, int kTaps>
+// The weights of n channels at the end of kTaps, f32 or T; those in front count nothing.
+template <class T, int kTaps, int n>
 struct Taps {
-  float w[kTaps];
-  __device__ Taps(const void* weights, bool full, int64_t channel, int width) {
-    for (int k = 0; k < kTaps; ++k) {
-      const int j = k - (kTaps - width);
-      const int64_t at = channel * width + j;
-      w[k] = j < 0 ? 0 : full ? static_cast<const float*>(weights)[at] : to_f32(static_cast<const T*>(weights)[at]);
-    }
+  int unused;
+  float w[kTaps][n] = {};
+  __device__ Taps(const void* weights, bool full, int64_t channel, int width) : unused(kTaps - width) {
+    for (int k = 0; k < kTaps; ++k)
+      for (int e = 0; e < n && k >= unused; ++e) {
+        const int64_t at = (channel + e) * width + k - unused;
+        w[k][e] = full ? static_cast<const float*>(weights)[at] : to_f32(static_cast<const T*>(weights)[at]);
+      }
   }
 };
+
+// The kTaps - 1 rows before a place in a document, the oldest first; what the document has not is 0.
+template <class T, int kTaps, int n>
+struct Window {
+  float rows[kTaps - 1][n] = {};
+  __device__ void begin(const Conv& conv, const Document& document, const T* x, int64_t row, int64_t channel) {
+#pragma unroll
+    for (int j = 0; j < kTaps - 1; ++j) {
+      const int64_t from = row - (kTaps - 1) + j;
+      for (int e = 0; e < n; ++e) rows[j][e] = 0;
+      if (from >= document.begin && kTaps - 1 - j < conv.width)
+        unpack(load<n>(x + from * conv.channels + channel), rows[j]);
+    }
+  }
+  // The row that tap k of row i after the place multiplies, where `after` are those from the place on.
+  template <int m>
+  __device__ const float (&at(const float (&after)[m][n], int i, int k) const)[n] {
+    const int j = i + k;
+    return j < kTaps - 1 ? rows[j] : after[j - (kTaps - 1)];
+  }
+  template <int m>
+  __device__ void shift(const float (&after)[m][n]) {
+#pragma unroll
+    for (int j = 0; j < kTaps - 1; ++j)
+      for (int e = 0; e < n; ++e) rows[j][e] = j + m < kTaps - 1 ? rows[j + m][e] : after[j + m - (kTaps - 1)][e];
+  }
+};
+
+// m rows from one on, from memory.
+template <int m, int n, class T>
+__device__ inline void read_rows(const Conv& conv, const T* x, int64_t row, int64_t channel, float (&to)[m][n]) {
+#pragma unroll
+  for (int i = 0; i < m; ++i) unpack(load<n>(x + (row + i) * conv.channels + channel), to[i]);
+}
+
+// Calls f with the number of rows, kStep at a time as long as there are as many, for all from `row` to before `end`.
+template <class F>
+__device__ inline void by_steps(int64_t& row, int64_t end, F f) {
+  for (; row + kStep <= end; row += kStep) f(std::integral_constant<int, kStep>());
+  for (; row < end; ++row) f(std::integral_constant<int, 1>());
+}
 
 __device__ inline void check_boundaries(const Conv& conv) {
   if (blockIdx.x != 0 || blockIdx.y != 0) return;
@@ -91,41 +134,52 @@ __device__ inline float* kept_row(const Conv& conv, const Kept& kept, int s, int
   return nullptr;
 }
 
-// full: weights and bias are f32, else T.
-template <class T, int kTaps>
+// full: weights and bias are f32, else T. n: channels of a thread.
+template <class T, int kTaps, int n>
 __global__ void __launch_bounds__(kThreads) causal_conv(const Conv conv, const T* __restrict__ x, const void* w,
                                                         const void* bias, bool full, const Kept kept, T* y) {
   check_boundaries(conv);
-  const int64_t channel = int64_t{blockIdx.x} * kThreads + threadIdx.x, first = int64_t{blockIdx.y} * kRows;
+  const int64_t channel = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * n, first = int64_t{blockIdx.y} * kRows;
   if (channel >= conv.channels) return;
   const int64_t end = min(first + kRows, conv.rows);
-  const Taps<T, kTaps> taps(w, full, channel, conv.width);
-  const float added = !bias  ? 0
-                      : full ? static_cast<const float*>(bias)[channel]
-                             : to_f32(static_cast<const T*>(bias)[channel]);
+  const Taps<T, kTaps, n> taps(w, full, channel, conv.width);
+  float added[n] = {};
+  for (int e = 0; e < n && bias; ++e)
+    added[e] = full ? static_cast<const float*>(bias)[channel + e] : to_f32(static_cast<const T*>(bias)[channel + e]);
   Document document(conv, first);
-  float window[kTaps] = {};  // the rows up to this one
-  for (int64_t row = first; row < end; ++row) {
-    if (document.follow(conv, row) || row == first) {
-      const bool keeps = kept.state && document.s < conv.documents;
-      const int64_t begun = keeps ? kept.lengths[document.s] - (document.end - document.begin) : 0;
-      for (int k = 1; k < kTaps; ++k) {  // those before the row; the loop below shifts them into place
-        const int64_t from = row - kTaps + k, before = from - document.begin;
-        window[k] = 0;
-        if (kTaps - k >= conv.width) continue;
-        if (before >= 0)
-          window[k] = to_f32(x[from * conv.channels + channel]);
-        else if (keeps && begun + before >= 0)
-          if (const float* old = kept_row(conv, kept, document.s, begun + before)) window[k] = old[channel];
+  for (int64_t row = first; row < end;) {
+    document.follow(conv, row);
+    const bool real = document.s < conv.documents;
+    Window<T, kTaps, n> window;
+    window.begin(conv, document, x, row, channel);
+    if (kept.state && real) {
+      const int64_t begun = kept.lengths[document.s] - (document.end - document.begin);
+#pragma unroll
+      for (int j = 0; j < kTaps - 1; ++j) {
+        const int64_t before = row - (kTaps - 1) + j - document.begin;
+        if (j < taps.unused || before >= 0 || begun + before < 0) continue;
+        if (const float* old = kept_row(conv, kept, document.s, begun + before))
+          for (int e = 0; e < n; ++e) window.rows[j][e] = old[channel + e];
       }
     }
-    for (int k = 0; k + 1 < kTaps; ++k) window[k] = window[k + 1];
-    for (int k = 0; k + 1 < kTaps; ++k)
-      if (k < kTaps - conv.width) window[k] = 0;
-    window[kTaps - 1] = to_f32(x[row * conv.channels + channel]);
-    float sum = added;
-    for (int k = 0; k < kTaps; ++k) sum = fmaf(taps.w[k], window[k], sum);
-    put(y + row * conv.channels + channel, document.s < conv.documents ? sum : 0.0f);
+    by_steps(row, min(end, document.end), [&](auto rows) {
+      constexpr int m = decltype(rows)::value;
+      float after[m][n];
+      read_rows(conv, x, row, channel, after);
+#pragma unroll
+      for (int i = 0; i < m; ++i) {
+        float sum[n];
+#pragma unroll
+        for (int e = 0; e < n; ++e) {
+          sum[e] = real ? added[e] : 0;
+#pragma unroll
+          for (int k = 0; k < kTaps; ++k)
+            if (k >= taps.unused && real) sum[e] = fmaf(taps.w[k][e], window.at(after, i, k)[e], sum[e]);
+        }
+        store(y + (row + i) * conv.channels + channel, pack<T>(sum));
+      }
+      window.shift(after);
+    });
   }
 }
 
@@ -147,53 +201,85 @@ __global__ void __launch_bounds__(kThreads) keep_rows(const Conv conv, const T* 
   }
 }
 
-// The same backwards: the window is of the rows from this one on.
-template <class T, int kTaps>
+// The same backwards: a row's taps multiply those from it on.
+template <class T, int kTaps, int n>
 __global__ void __launch_bounds__(kThreads)
     causal_conv_dx(const Conv conv, const void* w, bool full, const T* __restrict__ dy, T* dx) {
   check_boundaries(conv);
-  const int64_t channel = int64_t{blockIdx.x} * kThreads + threadIdx.x, first = int64_t{blockIdx.y} * kRows;
+  const int64_t channel = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * n, first = int64_t{blockIdx.y} * kRows;
   if (channel >= conv.channels) return;
   const int64_t end = min(first + kRows, conv.rows);
-  const Taps<T, kTaps> taps(w, full, channel, conv.width);
+  const Taps<T, kTaps, n> taps(w, full, channel, conv.width);
   Document document(conv, first);
-  for (int64_t row = first; row < end; ++row) {
+  for (int64_t row = first; row < end;) {
     document.follow(conv, row);
-    float sum = 0;
-    for (int k = 0; k < kTaps; ++k) {
-      const int64_t to = row + kTaps - 1 - k;
-      if (k >= kTaps - conv.width && document.s < conv.documents && to < document.end)
-        sum = fmaf(taps.w[k], to_f32(dy[to * conv.channels + channel]), sum);
-    }
-    put(dx + row * conv.channels + channel, sum);
+    const int64_t stop = document.s < conv.documents ? document.end : row;  // past the documents no row counts
+    const auto read = [&](int64_t from, float(&to)[n]) {
+      for (int e = 0; e < n; ++e) to[e] = 0;
+      if (from < stop) unpack(load<n>(dy + from * conv.channels + channel), to);
+    };
+    Window<T, kTaps, n> window;  // of the rows from this one on
+#pragma unroll
+    for (int j = 0; j < kTaps - 1; ++j) read(row + j, window.rows[j]);
+    by_steps(row, min(end, document.end), [&](auto rows) {
+      constexpr int m = decltype(rows)::value;
+      float after[m][n];
+#pragma unroll
+      for (int i = 0; i < m; ++i) read(row + kTaps - 1 + i, after[i]);
+#pragma unroll
+      for (int i = 0; i < m; ++i) {
+        float sum[n] = {};
+#pragma unroll
+        for (int e = 0; e < n; ++e)
+#pragma unroll
+          for (int k = 0; k < kTaps; ++k)
+            if (k >= taps.unused) sum[e] = fmaf(taps.w[k][e], window.at(after, i, kTaps - 1 - k)[e], sum[e]);
+        store(dx + (row + i) * conv.channels + channel, pack<T>(sum));
+      }
+      window.shift(after);
+    });
   }
 }
 
 // partial: [blocks of kSumRows rows, channels, width], and of the bias behind it [blocks, channels].
-template <class T, int kTaps>
+template <class T, int kTaps, int n>
 __global__ void __launch_bounds__(kThreads)
     causal_conv_dw(const Conv conv, const T* __restrict__ x, const T* __restrict__ dy, float* partial) {
   check_boundaries(conv);
-  const int64_t channel = int64_t{blockIdx.x} * kThreads + threadIdx.x, first = int64_t{blockIdx.y} * kSumRows;
+  const int64_t channel = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * n, first = int64_t{blockIdx.y} * kSumRows;
   if (channel >= conv.channels) return;
   const int64_t end = min(first + kSumRows, conv.rows);
+  const int unused = kTaps - conv.width;
   Document document(conv, first);
-  float sums[kTaps] = {}, sum = 0;
-  for (int64_t row = first; row < end; ++row) {
+  float sums[kTaps][n] = {}, sum[n] = {};
+  for (int64_t row = first; row < end;) {
     document.follow(conv, row);
     if (document.s == conv.documents) break;
-    const float gradient = to_f32(dy[row * conv.channels + channel]);
-    sum += gradient;
-    for (int k = 0; k < kTaps; ++k) {
-      const int64_t from = row - (kTaps - 1) + k;
-      if (k >= kTaps - conv.width && from >= document.begin)
-        sums[k] = fmaf(gradient, to_f32(x[from * conv.channels + channel]), sums[k]);
-    }
+    Window<T, kTaps, n> window;
+    window.begin(conv, document, x, row, channel);
+    by_steps(row, min(end, document.end), [&](auto rows) {
+      constexpr int m = decltype(rows)::value;
+      float after[m][n], gradient[m][n];
+      read_rows(conv, x, row, channel, after);
+      read_rows(conv, dy, row, channel, gradient);
+#pragma unroll
+      for (int i = 0; i < m; ++i)
+#pragma unroll
+        for (int e = 0; e < n; ++e) {
+          sum[e] += gradient[i][e];
+#pragma unroll
+          for (int k = 0; k < kTaps; ++k)
+            if (k >= unused) sums[k][e] = fmaf(gradient[i][e], window.at(after, i, k)[e], sums[k][e]);
+        }
+      window.shift(after);
+    });
   }
-  float* mine = partial + (int64_t{blockIdx.y} * conv.channels + channel) * conv.width;
-  for (int k = 0; k < kTaps; ++k)
-    if (k >= kTaps - conv.width) mine[k - (kTaps - conv.width)] = sums[k];
-  partial[(int64_t{gridDim.y} * conv.width + blockIdx.y) * conv.channels + channel] = sum;
+  for (int e = 0; e < n; ++e) {
+    float* mine = partial + (int64_t{blockIdx.y} * conv.channels + channel + e) * conv.width;
+    for (int k = 0; k < kTaps; ++k)
+      if (k >= unused) mine[k - unused] = sums[k][e];
+    partial[(int64_t{gridDim.y} * conv.width + blockIdx.y) * conv.channels + channel + e] = sum[e];
+  }
 }
 
 // ---------------------------------------------------------------- launchers
@@ -205,16 +291,25 @@ Conv conv_of(const char* name, const View& x, const View& w, const View& cu, Cud
           context.fault};
 }
 
-dim3 grid_of(const Conv& conv, int64_t rows) {
-  return dim3(static_cast<unsigned>(ceil_div(conv.channels, kThreads)), static_cast<unsigned>(rows));
+dim3 grid_of(const Conv& conv, int n, int64_t rows) {
+  return dim3(static_cast<unsigned>(ceil_div(conv.channels, n * kThreads)), static_cast<unsigned>(rows));
 }
 
-// Calls f with x's type and the taps of a thread, which are as many or a few more.
-template <class F>
-void with_taps(const View& x, const Conv& conv, F f) {
+// Calls f with x's type, the taps of a thread, which are as many or a few more, and its channels: two, if that is how the
+// rows of all views lie.
+template <class F, class... Views>
+void with_taps(const Conv& conv, F f, const View& x, const Views&... more) {
   for_float(x, [&](auto* type) {
-    if (conv.width <= 4) return f(type, std::integral_constant<int, 4>());
-    f(type, std::integral_constant<int, 8>());
+    const auto with_channels = [&](auto taps) {
+      if (conv.channels % 2 == 0 && aligned_for(2, x, more...))
+        f(type, taps, std::integral_constant<int, 2>());
+      else
+        f(type, taps, std::integral_constant<int, 1>());
+    };
+    if (conv.width <= 4)
+      with_channels(std::integral_constant<int, 4>());
+    else
+      with_channels(std::integral_constant<int, 8>());
   });
 }
 
@@ -222,34 +317,42 @@ void with_taps(const View& x, const Conv& conv, F f) {
 
 void run(const CausalConv& op, CudaContext& context) {
   const Conv conv = conv_of(op.name, op.x, op.w, op.cu, context);
-  with_taps(op.x, conv, [&](auto* type, auto taps) {
-    using T = std::remove_pointer_t<decltype(type)>;
-    Kept kept{};
-    if (op.state)
-      kept = {op.state.as<float>(), op.pages.as<int32_t>(), op.lengths.as<int32_t>(),
-              op.state.shape[0],    op.state.shape[1],      op.pages.shape[1],
-              op.page_tokens};
-    QENG_LAUNCH(context, (causal_conv<T, taps()>), grid_of(conv, ceil_div(conv.rows, kRows)), dim3(kThreads), 0, conv,
-                op.x.as<T>(), op.w.data, op.bias.data, op.w.dtype == DType::f32, kept, op.y.as<T>());
-    if (op.state)
-      QENG_LAUNCH(context, keep_rows<T>, grid_of(conv, conv.documents), dim3(kThreads), 0, conv, op.x.as<T>(), kept);
-  });
+  Kept kept{};
+  if (op.state)
+    kept = {op.state.as<float>(), op.pages.as<int32_t>(), op.lengths.as<int32_t>(),
+            op.state.shape[0],    op.state.shape[1],      op.pages.shape[1],
+            op.page_tokens};
+  with_taps(
+      conv,
+      [&](auto* type, auto taps, auto n) {
+        using T = std::remove_pointer_t<decltype(type)>;
+        QENG_LAUNCH(context, (causal_conv<T, taps(), n()>), grid_of(conv, n(), ceil_div(conv.rows, kRows)),
+                    dim3(kThreads), 0, conv, op.x.as<T>(), op.w.data, op.bias.data, op.w.dtype == DType::f32, kept,
+                    op.y.as<T>());
+        if (op.state)
+          QENG_LAUNCH(context, keep_rows<T>, grid_of(conv, 1, conv.documents), dim3(kThreads), 0, conv, op.x.as<T>(),
+                      kept);
+      },
+      op.x, op.y);
 }
 
 void run(const CausalConvGrad& op, CudaContext& context) {
   const Conv conv = conv_of(op.name, op.x, op.w, op.cu, context);
   const int64_t blocks = ceil_div(conv.rows, kSumRows);
   float* partial = nullptr;
-  with_taps(op.x, conv, [&](auto* type, auto taps) {
-    using T = std::remove_pointer_t<decltype(type)>;
-    if (op.dx)
-      QENG_LAUNCH(context, (causal_conv_dx<T, taps()>), grid_of(conv, ceil_div(conv.rows, kRows)), dim3(kThreads), 0,
-                  conv, op.w.data, op.w.dtype == DType::f32, op.dy.as<T>(), op.dx.as<T>());
-    if (!op.dw && !op.dbias) return;
-    partial = context.scratch.take<float>(blocks * conv.channels * (conv.width + 1));
-    QENG_LAUNCH(context, (causal_conv_dw<T, taps()>), grid_of(conv, blocks), dim3(kThreads), 0, conv, op.x.as<T>(),
-                op.dy.as<T>(), partial);
-  });
+  with_taps(
+      conv,
+      [&](auto* type, auto taps, auto n) {
+        using T = std::remove_pointer_t<decltype(type)>;
+        if (op.dx)
+          QENG_LAUNCH(context, (causal_conv_dx<T, taps(), n()>), grid_of(conv, n(), ceil_div(conv.rows, kRows)),
+                      dim3(kThreads), 0, conv, op.w.data, op.w.dtype == DType::f32, op.dy.as<T>(), op.dx.as<T>());
+        if (!op.dw && !op.dbias) return;
+        partial = context.scratch.take<float>(blocks * conv.channels * (conv.width + 1));
+        QENG_LAUNCH(context, (causal_conv_dw<T, taps(), n()>), grid_of(conv, n(), blocks), dim3(kThreads), 0, conv,
+                    op.x.as<T>(), op.dy.as<T>(), partial);
+      },
+      op.x, op.dy, op.dx);
   const int64_t weights = conv.channels * conv.width;
   if (op.dw) launch_add_partial_sums(context, op.name, partial, blocks, weights, op.dw.as<float>(), op.acc);
   if (op.dbias)

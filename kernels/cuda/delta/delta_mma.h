@@ -143,7 +143,8 @@ struct PartsTile {
   __device__ void fetch(int thread, const bf16* from, int stride, int count) const {
     constexpr int kChunks = kColumns / 8, kAtOnce = kThreads / kChunks;
     static_assert(kThreads % kChunks == 0);
-    const int row = thread / kChunks, chunk = thread % kChunks * 8;
+    const int row = static_cast<int>(static_cast<unsigned>(thread) / kChunks),
+              chunk = static_cast<int>(static_cast<unsigned>(thread) % kChunks) * 8;
     const bf16* source = from + row * stride + (chunk < count ? chunk : 0);
 #pragma unroll
     for (int r = 0; r < kParts * kRows; r += kAtOnce) {
@@ -184,8 +185,16 @@ __device__ inline void fetch_rows(int thread, const PartsTile<1>& tile, const bf
                                   int rows, int first = 0) {
   constexpr int kChunks = kColumns / 8, kAtOnce = kThreads / kChunks;
   static_assert(kThreads % kChunks == 0);
-  const int row = thread / kChunks, chunk = thread % kChunks * 8;
+  const int row = static_cast<int>(static_cast<unsigned>(thread) / kChunks),
+            chunk = static_cast<int>(static_cast<unsigned>(thread) % kChunks) * 8;
   bf16* to = tile.data + row * (kColumns + kRowGap) + chunk;
+  if (first == 0 && rows >= kRows && count >= kColumns) {  // as most are
+    const bf16* source = from + row * stride + chunk;
+#pragma unroll
+    for (int r = 0; r < kRows; r += kAtOnce, source += kAtOnce * stride)
+      if (kRows % kAtOnce == 0 || row + r < kRows) ptx::cp_async_16(to + r * (kColumns + kRowGap), source);
+    return;
+  }
   const bf16* source = from + (chunk < count ? chunk : 0);
 #pragma unroll
   for (int r = 0; r < kRows; r += kAtOnce) {

@@ -38,6 +38,22 @@ __device__ float inverse_norm(const Rows& x, int row, int n, float eps) {
   return 1.0f / sqrtf(warp_sum(squares) + eps);
 }
 
+// The same of a staged row, by a thread, whose neighbours' rows lie in other banks.
+__device__ inline float inverse_norm(const bf16* row, float eps) {
+  float squares[4] = {};
+#pragma unroll
+  for (int i = 0; i < kStagedDim; i += 8) {
+    const uint4 eight = *reinterpret_cast<const uint4*>(row + i);
+    const uint32_t pairs[4] = {eight.x, eight.y, eight.z, eight.w};
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const float low = float_of(pairs[e] << 16), high = float_of(pairs[e] & 0xffff0000u);
+      squares[e] = fmaf(high, high, fmaf(low, low, squares[e]));
+    }
+  }
+  return 1.0f / sqrtf(squares[0] + squares[1] + (squares[2] + squares[3]) + eps);
+}
+
 // overlaps and scores up to the diagonal's blocks of 16; a warp has 16 rows.
 template <class Rows>
 __device__ void multiply_rows(const Rows& q, const Rows& k, int dim, const Chunk& chunk) {
@@ -114,14 +130,25 @@ __global__ void __launch_bounds__(kThreads, 3) delta_prepare(const Delta<T> op, 
   } else {
     k = {op.k(rows.row, key_head), op.columns, rows.rows}, q = {op.q(rows.row, key_head), op.columns, rows.rows};
   }
-  for (int i = thread / kWarp; i < kChunk; i += kWarps) {
-    const bool real = i < rows.rows;  // the same in all lanes
-    const float of_q = real ? inverse_norm(q, i, op.dim, op.eps) * op.scale : 0.0f;
-    const float of_k = real ? inverse_norm(k, i, op.dim, op.eps) : 0.0f;
-    if (lane != 0) continue;
+  const auto keep = [&](int i, float of_q, float of_k) {
     const int64_t at = (slot * op.heads + head) * kChunk + i;
     chunk.inverse_q[i] = out.inverse_q[at] = of_q;
     chunk.inverse_k[i] = out.inverse_k[at] = of_k;
+  };
+  if constexpr (kStaged) {
+    static_assert(kThreads >= kChunk);
+    if (thread < kChunk) {
+      const bool real = thread < rows.rows;
+      keep(thread, real ? inverse_norm(q.at(0, thread, 0), op.eps) * op.scale : 0.0f,
+           real ? inverse_norm(k.at(0, thread, 0), op.eps) : 0.0f);
+    }
+  } else {
+    for (int i = thread / kWarp; i < kChunk; i += kWarps) {
+      const bool real = i < rows.rows;  // the same in all lanes
+      const float of_q = real ? inverse_norm(q, i, op.dim, op.eps) * op.scale : 0.0f;
+      const float of_k = real ? inverse_norm(k, i, op.dim, op.eps) : 0.0f;
+      if (lane == 0) keep(i, of_q, of_k);
+    }
   }
   __syncthreads();
   multiply_rows(q, k, op.dim, chunk);

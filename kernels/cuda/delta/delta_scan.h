@@ -138,21 +138,26 @@ struct ScanStage {
     if constexpr (kStaged) {
       const int64_t at = slot * op.launched_value_heads() + place.head;
       const int thread = ptx::opaque(place.thread);  // else addresses are kept in registers from chunk to chunk
+      const auto own = static_cast<unsigned>(thread);
       const auto lower = [&](const Matrix& matrix, const bf16* from) {  // blocks above the diagonal nobody reads
-        constexpr int kChunks = kChunk / 8, kAtOnce = Form::kThreads / kChunks;
+        constexpr unsigned kChunks = kChunk / 8, kAtOnce = Form::kThreads / kChunks, kLines = Form::kParts * kChunk;
         static_assert(kChunk % kAtOnce == 0 || kAtOnce % kChunk == 0);
-        const int line = thread / kChunks, chunk = thread % kChunks;
+        const unsigned line = own / kChunks, chunk = own % kChunks;
+        bf16* to = matrix.data + line * (kChunk + kRowGap) + chunk * 8;
+        from += own * 8;  // where lines have no gaps
 #pragma unroll
-        for (int i = 0; i < Form::kParts * kChunk; i += kAtOnce)
-          if (chunk / 2 <= (line + i) % kChunk / 16 && line + i < Form::kParts * kChunk)
-            ptx::cp_async_16(matrix.data + (line + i) * (kChunk + kRowGap) + chunk * 8,
-                             from + (line + i) * kChunk + chunk * 8);
+        for (unsigned i = 0; i < kLines; i += kAtOnce)
+          if (chunk / 2 <= (line + i) % kChunk / 16 && (kLines % kAtOnce == 0 || line + i < kLines))
+            ptx::cp_async_16(to + i * (kChunk + kRowGap), from + i * kChunk);
       };
       lower(t, prepared.t + at * Form::kParts * kChunk * kChunk);
       if (queries) lower(p, prepared.p + at * Form::kParts * kChunk * kChunk);
-      float* to = const_cast<float*>(vectors);
-      for (int i = thread; i < kPreparedVectors * kChunk / 4; i += Form::kThreads)
-        ptx::cp_async_16(to + 4 * i, prepared.vectors + at * kPreparedVectors * kChunk + 4 * i);
+      constexpr unsigned kVectors = kPreparedVectors * kChunk / 4;
+      float* to = const_cast<float*>(vectors) + 4 * own;
+      const float* from = prepared.vectors + at * kPreparedVectors * kChunk + 4 * own;
+#pragma unroll
+      for (unsigned i = 0; i < kVectors; i += Form::kThreads)
+        if (own + i < kVectors) ptx::cp_async_16(to + 4 * i, from + 4 * i);
       fetch_rows<Form::kThreads, kChunk, Form::kMostDim>(thread, k, op.k(row, place.key_head), op.columns, op.dim, rows,
                                                          first);
       if (queries)

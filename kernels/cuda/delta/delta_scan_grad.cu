@@ -29,28 +29,31 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
 
   const int64_t begin = op.bound(place.document), end = op.bound(place.document + 1);
   const int64_t first_slot = op.first_slot(place.document), stride = int64_t{op.value_heads} * op.wide;
+  const int chunks = static_cast<int>((end - begin + kChunk - 1) / kChunk);
+  const auto row_of = [&](int chunk) { return begin + int64_t{chunk} * kChunk; };
   const auto rows_of = [&](int64_t row) { return static_cast<int>(end - row < kChunk ? end - row : kChunk); };
   const auto columns_of = [&](int64_t row) {
     return dout + row * stride + place.value_head * op.wide + place.block_column;
   };
-  const auto stage_of = [&](int64_t row) {
-    return ScanStage<Form>(staged + (row - begin) / kChunk % stages * ScanStage<Form>::kBytes, prepared, op, place,
-                           first_slot + (row - begin) / kChunk, row, rows_of(row), columns_of(row), stride);
+  const auto stage_of = [&](int chunk) {
+    const int64_t row = row_of(chunk);
+    return ScanStage<Form>(staged + (chunk & (stages - 1)) * ScanStage<Form>::kBytes, prepared, op, place,
+                           first_slot + chunk, row, rows_of(row), columns_of(row), stride);
   };
-  const auto fetch = [&](int64_t row) {
-    if (row >= begin)
-      stage_of(row).fetch(prepared, op, place, first_slot + (row - begin) / kChunk, row, rows_of(row), columns_of(row),
-                          stride, true);
+  const auto fetch = [&](int chunk) {
+    const int64_t row = row_of(chunk);
+    if (chunk >= 0)
+      stage_of(chunk).fetch(prepared, op, place, first_slot + chunk, row, rows_of(row), columns_of(row), stride, true);
     else
       ptx::cp_async_commit();
   };
-  const int64_t last_row = end > begin ? begin + (end - begin - 1) / kChunk * kChunk : begin - kChunk;
-  for (int stage = 0; stage < stages; ++stage) fetch(last_row - stage * kChunk);
-  for (int64_t row = last_row; row >= begin; row -= kChunk) {
+  for (int stage = 0; stage < stages; ++stage) fetch(chunks - 1 - stage);
+  for (int chunk = chunks - 1; chunk >= 0; --chunk) {
     wait_stage(stages);
     __syncthreads();
-    const ScanStage<Form> stage = stage_of(row);
-    const int64_t at = (first_slot + (row - begin) / kChunk) * op.launched_value_heads() + place.head;
+    const int64_t row = row_of(chunk);
+    const ScanStage<Form> stage = stage_of(chunk);
+    const int64_t at = (first_slot + chunk) * op.launched_value_heads() + place.head;
     const int role_thread = place.thread % (kScanWarps * kWarp);
     Sums16 sums[Form::kParts] = {};
     if (place.role == 0) {
@@ -112,7 +115,7 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
       solved_tile.keep(kept.ddeltas + (at * op.wide + place.column) * Form::kParts * kChunk, kChunk, role_thread,
                        kScanWarps * kWarp);
     __syncthreads();
-    fetch(row - stages * kChunk);
+    fetch(chunk - stages);
   }
 }
 

@@ -23,25 +23,30 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
 
   const int64_t begin = op.bound(place.document), end = op.bound(place.document + 1);
   const int64_t first_slot = op.first_slot(place.document);
+  const int chunks = static_cast<int>((end - begin + kChunk - 1) / kChunk);
+  const auto row_of = [&](int chunk) { return begin + int64_t{chunk} * kChunk; };
   const auto rows_of = [&](int64_t row) { return static_cast<int>(end - row < kChunk ? end - row : kChunk); };
-  const auto stage_of = [&](int64_t row) {
-    return ScanStage<Form>(staged + (row - begin) / kChunk % stages * ScanStage<Form>::kBytes, prepared, op, place,
-                           first_slot + (row - begin) / kChunk, row, rows_of(row),
-                           op.v(row, place.value_head) + place.block_column, op.columns);
+  const auto stage_of = [&](int chunk) {
+    const int64_t row = row_of(chunk);
+    return ScanStage<Form>(staged + (chunk & (stages - 1)) * ScanStage<Form>::kBytes, prepared, op, place,
+                           first_slot + chunk, row, rows_of(row), op.v(row, place.value_head) + place.block_column,
+                           op.columns);
   };
-  const auto fetch = [&](int64_t row) {
-    if (row < end)
-      stage_of(row).fetch(prepared, op, place, first_slot + (row - begin) / kChunk, row, rows_of(row),
-                          op.v(row, place.value_head) + place.block_column, op.columns, !kKeep);
+  const auto fetch = [&](int chunk) {
+    const int64_t row = row_of(chunk);
+    if (chunk < chunks)
+      stage_of(chunk).fetch(prepared, op, place, first_slot + chunk, row, rows_of(row),
+                            op.v(row, place.value_head) + place.block_column, op.columns, !kKeep);
     else
       ptx::cp_async_commit();
   };
-  for (int stage = 0; stage < stages; ++stage) fetch(begin + stage * kChunk);
-  for (int64_t row = begin; row < end; row += kChunk) {
+  for (int stage = 0; stage < stages; ++stage) fetch(stage);
+  for (int chunk = 0; chunk < chunks; ++chunk) {
     wait_stage(stages);
     __syncthreads();
-    const ScanStage<Form> stage = stage_of(row);
-    const int64_t at = (first_slot + (row - begin) / kChunk) * op.launched_value_heads() + place.head;
+    const int64_t row = row_of(chunk);
+    const ScanStage<Form> stage = stage_of(chunk);
+    const int64_t at = (first_slot + chunk) * op.launched_value_heads() + place.head;
     const float whole = expf(stage.vector(kSums)[kChunk - 1]);
     Sums16 sums[Form::kParts] = {};
     if (place.role == 0) {
@@ -97,7 +102,7 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
                           stride, right_side.data + place.row / 16 * kTurned / 2);  // which was used up
     }
     __syncthreads();
-    fetch(row + stages * kChunk);
+    fetch(chunk + stages);
   }
 }
 

@@ -7,6 +7,7 @@
 // reads and divides what it writes, so that its gradient is <q, dq> + <k, beta z> - <k, the others>; the last row's has
 // also what the state that the chunk leaves owes to it.
 #include "kernels/cuda/delta/delta_grad.h"
+#include "kernels/cuda/vector.h"
 
 namespace qeng {
 namespace {
@@ -155,7 +156,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     shared.inverse_k[thread] = prepared.inverse_k[of_key * kChunk + thread];
   }
   const auto tiles_of = [&](int column) {
-    return Tiles(shared_memory() + column / kScanColumns % stages * Tiles::kBytes, of_dout + column, stride,
+    return Tiles(shared_memory() + (column / kScanColumns & (stages - 1)) * Tiles::kBytes, of_dout + column, stride,
                  of_v + column, op.columns, chunk.rows);
   };
   const auto fetch = [&](int column) {
@@ -202,12 +203,12 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
     } else if (role == 1) {
       with_deltas(tiles.ddelta.left_down(0, row), tiles);
+    } else {
+      sums.add(tiles.delta.left_down(0, row), tiles.dstate, 0, 0, dims);
       const int i = thread % kChunk, half = thread / kChunk % 2 * (kScanColumns / 2);
       if (first == 0 && i < chunk.rows)
         for (int c = half; c < half + kScanColumns / 2; ++c)
           with_v = fmaf(tiles.ddelta.value(c, i), tiles.v.value(i, c), with_v);
-    } else {
-      sums.add(tiles.delta.left_down(0, row), tiles.dstate, 0, 0, dims);
     }
     __syncthreads();
     fetch(column + stages * kScanColumns);
@@ -252,7 +253,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                         : shared.of_write);
   product = warp_sum(product);
   if (role == 0 && thread % kWarp == 0) shared.products[warp] = product;
-  if (role == 1) shared.of_v[thread % (2 * kChunk)] = with_v;
+  if (role == 2) shared.of_v[thread % (2 * kChunk)] = with_v;
   __syncthreads();
 
   // k's two halves meet in the tiles' place.
@@ -278,39 +279,79 @@ __global__ void __launch_bounds__(kThreads, 1)
   out.dbeta[to] = shared.of_v[thread] + shared.of_v[kChunk + thread] + shared.of_read[thread];
 }
 
-// The gradients of x from those of normalised rows, over the value heads that read them, and of g and beta.
+// n of a row's dims at a time for each lane.
+template <int n>
+struct LaneDims {
+  static constexpr int kTimes = 256 / kWarp / n;
+  float x[kTimes][n] = {}, dy[kTimes][n] = {};
+  // Calls f(time, dim) for each n dims that the lane has.
+  template <class F>
+  __device__ static void each(int dim, F f) {
+#pragma unroll
+    for (int time = 0; time < kTimes; ++time) {
+      const int d = (time * kWarp + static_cast<int>(threadIdx.x) % kWarp) * n;
+      if (d < dim) f(time, d);
+    }
+  }
+};
+
+// The gradients of x from those of normalised rows, over the value heads that read them, and of g and beta. n: 4, or 1
+// where x and dx are not aligned to four elements. What a warp reads of its next row is on its way while it has one.
 constexpr int kFinishThreads = 256;
-template <class T>
+template <class T, int n>
 __global__ void __launch_bounds__(kFinishThreads, 2)
     delta_finish_grad(const Delta<T> op, const DeltaPrepared prepared, const DeltaGradients from, T* dx, float* dg,
                       float* dbeta) {
+  using Dims = LaneDims<n>;
   const int64_t slot = blockIdx.x;
   const int head = static_cast<int>(blockIdx.y), key_head = op.first_head + head;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const DeltaChunk chunk = chunk_at(op, slot);
   const int64_t first = slot * op.launched_value_heads() + head * op.group, of_key = (slot * op.heads + head) * kChunk;
-  for (int i = warp; i < 2 * chunk.rows; i += kFinishThreads / kWarp) {
-    const bool is_q = i < chunk.rows;
-    const int row = is_q ? i : i - chunk.rows;
-    const T* x = is_q ? op.q(chunk.row + row, key_head) : op.k(chunk.row + row, key_head);
-    const float inverse = (is_q ? prepared.inverse_q : prepared.inverse_k)[of_key + row];
-    constexpr int kOwn = 256 / kWarp;  // dims of a lane
-    float dy[kOwn] = {}, along = 0;
-    const float* gradient = (is_q ? from.dq : from.dk) + (first * kChunk + row) * op.dim;
+  const auto x_of = [&](int i) {
+    return i < chunk.rows ? op.q(chunk.row + i, key_head) : op.k(chunk.row + i - chunk.rows, key_head);
+  };
+  const auto read = [&](int i) {
+    Dims row;
+    const T* x = x_of(i);
+    const float* gradient =
+        (i < chunk.rows ? from.dq : from.dk) + (first * kChunk + (i < chunk.rows ? i : i - chunk.rows)) * op.dim;
+    Dims::each(op.dim, [&](int time, int d) {
+      unpack(load<n>(x + d), row.x[time]);
+      unpack(load_once<n>(gradient + d), row.dy[time]);
+    });
 #pragma unroll 1
-    for (int value = 0; value < op.group; ++value, gradient += kChunk * op.dim)
+    for (int value = 1; value < op.group; ++value)
+      Dims::each(op.dim, [&](int time, int d) {
+        float more[n];
+        unpack(load_once<n>(gradient + int64_t{value} * kChunk * op.dim + d), more);
 #pragma unroll
-      for (int u = 0; u < kOwn; ++u)
-        if (lane + u * kWarp < op.dim) dy[u] += gradient[lane + u * kWarp];
+        for (int e = 0; e < n; ++e) row.dy[time][e] += more[e];
+      });
+    return row;
+  };
+  Dims row;
+  if (warp < 2 * chunk.rows) row = read(warp);
+  for (int i = warp; i < 2 * chunk.rows; i += kFinishThreads / kWarp) {
+    const int after = i + kFinishThreads / kWarp;
+    Dims next;
+    if (after < 2 * chunk.rows) next = read(after);
+    const bool is_q = i < chunk.rows;
+    const float inverse = is_q ? prepared.inverse_q[of_key + i] : prepared.inverse_k[of_key + i - chunk.rows];
+    float along = 0;
+    Dims::each(op.dim, [&](int time, int) {
 #pragma unroll
-    for (int u = 0; u < kOwn; ++u)
-      if (lane + u * kWarp < op.dim) along = fmaf(inverse * to_f32(x[lane + u * kWarp]), dy[u], along);
+      for (int e = 0; e < n; ++e) along = fmaf(inverse * row.x[time][e], row.dy[time][e], along);
+    });
     along = warp_sum(along) * (is_q ? static_cast<float>(op.dim) : 1.0f);  // over the factor of y, squared
+    T* to = dx + (x_of(i) - op.x);
+    Dims::each(op.dim, [&](int time, int d) {
+      float out[n];
 #pragma unroll
-    for (int u = 0; u < kOwn; ++u) {
-      const int d = lane + u * kWarp;
-      if (d < op.dim) put(dx + (x - op.x) + d, inverse * (dy[u] - inverse * to_f32(x[d]) * along));
-    }
+      for (int e = 0; e < n; ++e) out[e] = inverse * (row.dy[time][e] - inverse * row.x[time][e] * along);
+      store(to + d, pack<T>(out));
+    });
+    row = next;
   }
   const int64_t tile = from.slots * op.launched_value_heads() * kChunk;
   for (int value = warp; value < op.group && chunk.rows > 0; value += kFinishThreads / kWarp) {
@@ -383,9 +424,15 @@ void run_grad(const GatedDeltaGrad& op, CudaContext& context) {
       launch_rows(std::is_same<T, bf16>());
     else
       launch_rows(std::false_type());
-    QENG_LAUNCH(context, delta_finish_grad<T>, dim3(static_cast<unsigned>(slots), static_cast<unsigned>(delta.heads)),
-                dim3(kFinishThreads), 0, delta, prepared, gradients, op.dx.as<T>(), op.dg.as<float>(),
-                op.dbeta.as<float>());
+    const auto finish = [&](auto n) {
+      QENG_LAUNCH(context, (delta_finish_grad<T, n()>),
+                  dim3(static_cast<unsigned>(slots), static_cast<unsigned>(delta.heads)), dim3(kFinishThreads), 0,
+                  delta, prepared, gradients, op.dx.as<T>(), op.dg.as<float>(), op.dbeta.as<float>());
+    };
+    if (aligned_for(4, op.x, op.dx))
+      finish(std::integral_constant<int, 4>());
+    else
+      finish(std::integral_constant<int, 1>());
   }
   clear_past<T>(op.cu, op.dx, context);
   clear_past<float>(op.cu, op.dg, context);
