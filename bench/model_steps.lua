@@ -1,6 +1,6 @@
 -- Steps of a model with random weights, for bench/model_steps_peer.py, which measures transformers in turns with it: it
 -- writes "train" or "decode" to standard input, and reads the seconds of a step.
---   qeng bench/model_steps.lua --config config.json [--tokens 512] [--threads 2] [--profile]
+--   qeng bench/model_steps.lua --config config.json [--tokens 512] [--device cpu] [--threads 2] [--profile]
 
 local decode_bench = require "qeng.infer.decode_bench"
 local q = require "qeng"
@@ -11,11 +11,12 @@ local opt = q.options {
   { "tokens", 512, "of a row that is trained on; of the context in decoding", min = 2, integer = true },
   { "rows", 1, "of a step", min = 1, integer = true },
   { "dtype", "f32", "of weights and activations", choices = { "f32", "bf16" } },
+  { "device", "cpu", "where it runs" },
   { "threads", 2, "of the CPU", min = 1, integer = true },
   { "repeats", 3, "steps, of which the fastest counts", min = 1, integer = true },
   { "profile", false, "prints where a training step spends its time" },
 }
-q.device { device = "cpu", threads = opt.threads }
+q.device { device = opt.device, threads = opt.threads }
 
 local model = q.random_model(q.json.decode(q.fs.read(opt.config)), { dtype = opt.dtype, seed = 1 })
 local count = opt.rows * opt.tokens
