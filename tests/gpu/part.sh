@@ -69,7 +69,7 @@ part_instructions() {
 }
 
 # A process for each operation: after a bad access a process's device is lost to it. One that hangs is ended, and is wrong.
-# Attention comes first and alone: most of what follows needs it, and its wgmma has never met a GPU here.
+# Attention comes first and alone: most of what follows needs it.
 part_conformance() {
   [[ -x $conformance ]] || skip "$conformance is missing (scripts/bundle --check, or a build with Catch2)"
   export QENG_BACKENDS=cuda
