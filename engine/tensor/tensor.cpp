@@ -73,14 +73,18 @@ TensorPtr new_tensor(Device& device) {
   return tensor;
 }
 
-// A host image of x: filled by `each(i)`, then uploaded.
+// A host image of x: filled by `each(i)`, by several threads where there are many, then uploaded.
 template <class Each>
 void fill_from(Tensor& x, Each each) {
   need_values(x);
   std::vector<uint8_t> bytes(x.view.bytes());
   View image = x.view;
   image.data = bytes.data();
-  for (int64_t i = 0; i < image.elements(); ++i) set_element(image, i, each(i));
+  if (image.elements() > 0) set_element(image, 0, each(0));  // refuses what has no elements, which threads may not
+  constexpr int64_t kWorthAThread = 1 << 12;
+  parallel_for(available_threads(), image.elements(), kWorthAThread, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) set_element(image, i, each(i));
+  });
   write_bytes(x, bytes.data());
 }
 
