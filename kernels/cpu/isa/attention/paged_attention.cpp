@@ -290,10 +290,12 @@ void merge_pieces(const PagedTile& tile) {
   write_rows(tile, all);
 }
 
-void matrix_rows(const float* x, int64_t rows, int64_t dim, const float* w, const float* bias, float* y, int64_t out) {
+void matrix_rows(const float* x, int64_t x_stride, int64_t rows, int64_t dim, const float* w, const float* bias,
+                 float* y, int64_t y_stride, int64_t out) {
+  if (!bias) return multiply<false>(rows, dim, out, x, x_stride, 1, w, out, y, y_stride);
   for (int64_t r = 0; r < rows; ++r)
-    for (int64_t j = 0; j < out; j += kWidth) store(y + r * out + j, bias ? load(bias + j) : splat(0.0f));
-  multiply<true>(rows, dim, out, x, dim, 1, w, out, y, out);
+    for (int64_t j = 0; j < out; j += kWidth) store(y + r * y_stride + j, load(bias + j));
+  multiply<true>(rows, dim, out, x, x_stride, 1, w, out, y, y_stride);
 }
 
 // Rows of f32 to a slot of tiles of codes, one tile a head and `bytes` apart.
