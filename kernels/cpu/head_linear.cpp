@@ -3,7 +3,9 @@
 namespace qeng {
 
 void run(const HeadLinear& op, CpuContext& context) {
-  const int64_t tokens = op.x.shape[0], heads = op.x.shape[1], dim = op.x.shape[2], out = op.w.shape[2];
+  const bool one = op.w.shape[0] == 1;  // then all rows are of one head, and are read as they follow each other
+  const int64_t tokens = one ? op.x.shape[0] * op.x.shape[1] : op.x.shape[0], heads = one ? 1 : op.x.shape[1];
+  const int64_t dim = op.x.shape[2], out = op.w.shape[2];
   const int64_t group = heads / op.w.shape[0];
   constexpr int64_t kRows = 64;  // of a head at a time: with a matrix of 128 x 128 they fit the second cache
   const int64_t runs = (tokens + kRows - 1) / kRows;
