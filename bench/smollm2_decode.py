@@ -20,27 +20,16 @@ from peers import smollm2  # noqa: E402
 CONTEXT, STEPS = 64, 96
 
 
-def decoded(context, tokens, begin):
-    batch = llama.init_batch(len(tokens), 0, 1)
-    batch.n_tokens = len(tokens)
-    for i, token in enumerate(tokens):
-        batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = token, begin + i, 1, 0, i == len(tokens) - 1
-    if llama.decode(context, batch):
-        raise SystemExit("llama_decode failed")
-    llama.get_logits(context, len(tokens) - 1)
-    llama.free_batch(batch)
-
-
 def of_llama(path, threads):
     model, wanted = llama.load_model(str(path).encode(), llama.default_model()), llama.default_context()
     wanted.n_ctx, wanted.n_threads, wanted.n_threads_batch = 1024, threads, threads
     context, best = llama.init_context(model, wanted), 0
     for _ in range(3):
         llama.clear_memory(llama.get_memory(context), True)
-        decoded(context, [(i * 37 + 11) % 40000 for i in range(CONTEXT)], 0)
+        llama.advance(context, [(i * 37 + 11) % 40000 for i in range(CONTEXT)], 0)
         begin = time.perf_counter()
         for i in range(STEPS):
-            decoded(context, [(i * 53 + 7) % 40000], CONTEXT + i)
+            llama.advance(context, [(i * 53 + 7) % 40000], CONTEXT + i)
         best = max(best, STEPS / (time.perf_counter() - begin))
     llama.free_context(context)
     llama.free_model(model)

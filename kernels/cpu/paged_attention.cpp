@@ -57,11 +57,15 @@ void run(const KvStore& op, CpuContext& context) {
   const auto store = [&](int64_t t, const auto& side) {
     const int64_t width = heads * side.from.shape[2];
     const void* from = at(side.from, t * width);
-    float* x = wide + team_rank() * widest;
     if (!side.levels && side.pool.dtype != DType::q8_0)
       return context.isa->scale(float_type(side.from), from, float_type(side.pool), row_of(side.pool, slot[t], width),
                                 1.0f, width);
-    context.isa->scale(float_type(side.from), from, isa::Float::f32, x, 1.0f, width);
+    const float* x = static_cast<const float*>(from);
+    if (side.from.dtype != DType::f32) {
+      float* copy = wide + team_rank() * widest;
+      context.isa->scale(float_type(side.from), from, isa::Float::f32, copy, 1.0f, width);
+      x = copy;
+    }
     if (side.levels) {
       const isa::EncodeCodes how{code_shape(side.pool, side.levels, side.from.shape[2]),
                                  side.levels.template as<float>(), side.values};

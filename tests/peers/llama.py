@@ -59,6 +59,18 @@ function("log_set", None, c.c_void_p, c.c_void_p)(c.cast(quiet, c.c_void_p), Non
 function("backend_init", None)()
 
 
+def advance(context, tokens, begin):
+    """Runs tokens at positions from `begin`, with the logits of the last alone, as a server does."""
+    batch = init_batch(len(tokens), 0, 1)
+    batch.n_tokens = len(tokens)
+    for i, token in enumerate(tokens):
+        batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = token, begin + i, 1, 0, i == len(tokens) - 1
+    if decode(context, batch):
+        raise AssertionError("llama_decode failed")
+    get_logits(context, len(tokens) - 1)
+    free_batch(batch)
+
+
 class Refused(Exception):
     """llama.cpp does not load the file."""
 

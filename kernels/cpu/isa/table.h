@@ -227,9 +227,9 @@ struct Table {
   void (*sum_parts)(const float* const* parts, int64_t count, float scale, Float type, void* y, int64_t n) = nullptr;
 
   // ---- y = x w [+ bias] (paged_attention.cpp): HeadLinear. x: [rows, dim]   w: [dim, out], out a multiple of 16
-  // y: [rows, out]; a row's bits do not depend on the others
-  void (*matrix_rows)(const float* x, int64_t rows, int64_t dim, const float* w, const float* bias, float* y,
-                      int64_t out) = nullptr;
+  // y: [rows, out]; a stride: elements from one row to the next; a row's bits do not depend on the others
+  void (*matrix_rows)(const float* x, int64_t x_stride, int64_t rows, int64_t dim, const float* w, const float* bias,
+                      float* y, int64_t y_stride, int64_t out) = nullptr;
 
   // ---- paged attention (paged_attention.cpp): tiles as paged_attention.h describes them
   void (*paged_attention)(const PagedTile& tile) = nullptr;

@@ -84,50 +84,79 @@ inline void unpack_values(const uint32_t* tile, const CodeTables& tables, float*
   read_scales(tile, tables, scales);
 }
 
+// Sums of squares of a row, by lanes as a warp of the CUDA kernel adds them.
+struct Squares {
+  double lanes[kRun] = {};
+  void add(const float* run) {
+    for (int d = 0; d < kRun; ++d) lanes[d] += static_cast<double>(run[d]) * static_cast<double>(run[d]);
+  }
+  double total() {
+    for (int half = kRun / 2; half > 0; half /= 2)
+      for (int d = 0; d < half; ++d) lanes[d] += lanes[d + half];
+    return lanes[0];
+  }
+};
+
 // The codes of a row x of shape.dim elements, and its scale. levels: as KvStore has them.
 inline float encode_row(const float* x, const kv_codes::Shape& shape, const float* levels, uint32_t* codes) {
-  double squares = 0;
-  for (int d = 0; d < shape.dim; ++d) squares += static_cast<double>(x[d]) * static_cast<double>(x[d]);
-  const float length = static_cast<float>(__builtin_sqrt(squares));
+  Squares squares, of_levels;
+  for (int d = 0; d < shape.dim; d += kRun) squares.add(x + d);
+  const float length = static_cast<float>(__builtin_sqrt(squares.total()));
   if (length == 0) {
     for (int d = 0; d < shape.dim; ++d) codes[d] = 0;
     return 0;
   }
   const float factor = __builtin_sqrtf(static_cast<float>(shape.dim)) / length;
-  double of_levels = 0;
   for (int run = 0; run < shape.dim / kRun; ++run) {
-    const bool wide = run * kRun < shape.wide;
+    const float* table = levels + (run * kRun < shape.wide ? 1 << shape.bits : 0);
     const int count = 1 << kv_codes::bits_of(shape, run);
-    const float* table = levels + (wide ? 1 << shape.bits : 0);
-    float y[kRun];
-    uint32_t* code = codes + run * kRun;
-    for (int d = 0; d < kRun; ++d) y[d] = x[run * kRun + d] * factor, code[d] = 0;
-    for (int i = 0; i + 1 < count; ++i) {
-      const float threshold = 0.5f * (table[i] + table[i + 1]);
-      for (int d = 0; d < kRun; ++d) code[d] += y[d] > threshold ? 1u : 0u;
+    constexpr int kVecs = kRun / kWidth;
+    Vec y[kVecs], code[kVecs], level[kVecs];
+    for (int v = 0; v < kVecs; ++v) {
+      y[v] = load(x + run * kRun + v * kWidth) * splat(factor);
+      code[v] = splat(0.0f), level[v] = splat(table[0]);
     }
-    for (int d = 0; d < kRun; ++d)
-      of_levels += static_cast<double>(table[code[d]]) * static_cast<double>(table[code[d]]);
+    for (int i = 0; i + 1 < count; ++i) {
+      const Vec half_way = splat(0.5f * (table[i] + table[i + 1]));
+      for (int v = 0; v < kVecs; ++v) {
+        const Mask above = below(half_way, y[v]);
+        code[v] = choose(above, splat(static_cast<float>(i + 1)), code[v]);
+        level[v] = choose(above, splat(table[i + 1]), level[v]);
+      }
+    }
+    float code_of[kRun], level_of[kRun];
+    for (int v = 0; v < kVecs; ++v) store(code_of + v * kWidth, code[v]), store(level_of + v * kWidth, level[v]);
+    for (int d = 0; d < kRun; ++d) codes[run * kRun + d] = static_cast<uint32_t>(static_cast<int>(code_of[d]));
+    of_levels.add(level_of);
   }
-  return static_cast<float>(static_cast<double>(length) / __builtin_sqrt(of_levels));
+  return static_cast<float>(static_cast<double>(length) / __builtin_sqrt(of_levels.total()));
 }
 
 inline void write_scale(uint32_t* tile, const kv_codes::Shape& shape, int slot, float scale) {
   reinterpret_cast<f16*>(tile + kv_codes::tile_words(shape))[slot] = to_f16(scale);
 }
 // The codes of a row to its slot of a tile.
+template <int bits>
+inline void pack_lane(uint32_t* to, const uint32_t* codes) {
+  uint64_t string = 0;
+  int held = 0;
+#pragma GCC unroll 32
+  for (int i = 0; i < kRun; ++i) {
+    string |= static_cast<uint64_t>(codes[i]) << held;
+    held += bits;
+    if (held < 32) continue;
+    *to = static_cast<uint32_t>(string);
+    to += kLanes, string >>= 32, held -= 32;
+  }
+}
 inline void pack_key(uint32_t* tile, const kv_codes::Shape& shape, int slot, const uint32_t* codes) {
-  for (int run = 0; run < shape.dim / kRun; ++run) {
-    const int bits = kv_codes::bits_of(shape, run);
+  for (int run = 0; run < shape.dim / kRun; ++run, codes += kRun) {
     uint32_t* to = tile + kv_codes::words_before(shape, run) + slot;
-    uint64_t string = 0;
-    int held = 0;
-    for (int d = 0; d < kRun; ++d) {
-      string |= static_cast<uint64_t>(codes[run * kRun + d]) << held;
-      held += bits;
-      if (held < 32) continue;
-      *to = static_cast<uint32_t>(string);
-      to += kLanes, string >>= 32, held -= 32;
+    switch (kv_codes::bits_of(shape, run)) {
+      case 1: pack_lane<1>(to, codes); break;
+      case 2: pack_lane<2>(to, codes); break;
+      case 3: pack_lane<3>(to, codes); break;
+      default: pack_lane<4>(to, codes);
     }
   }
 }

@@ -103,11 +103,10 @@ void decode_values(const PagedTile& tile, int64_t begin, int64_t count, float* t
   });
 }
 
-// c[r, j] *= scales[j]     c: [rows, kTileKeys]
-inline void scale_columns(float* c, const float* scales, int64_t rows) {
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t j = 0; j < kTileKeys; j += kWidth)
-      store(c + r * kTileKeys + j, load(c + r * kTileKeys + j) * load(scales + j));
+// c[r, low + j] *= scales[j]     c: [rows, kTileKeys], columns low .. high, up to padded(high - low)
+inline void scale_columns(float* c, const float* scales, int64_t rows, int64_t low, int64_t high) {
+  for (int64_t r = 0; r < rows; ++r, c += kTileKeys)
+    for (int64_t j = low; j < high; j += kWidth) store(c + j, load(c + j) * load(scales + j - low));
 }
 
 // Sums, tops and totals of rows: of a piece, or of all pieces so far.
@@ -149,22 +148,39 @@ void write_rows(const PagedTile& tile, const Sums& sums) {
   tile.type == Float::bf16 ? write_rows<bf16>(tile, sums) : write_rows<float>(tile, sums);
 }
 
-// Which keys of a tile begin .. begin + count are taken from the codes and which exactly. A query that sees `seen` keys
-// takes [0, exact_first) and [seen - exact_last, seen) exactly.
-struct Sources {
-  bool codes, exact;  // of some row
+// The keys of a tile begin .. begin + count that some row takes from the codes, and those that some row takes exactly,
+// counted from `begin` in steps of 16. A query that sees `seen` keys takes [0, exact_first) and [seen - exact_last,
+// seen) exactly.
+struct Range {
+  int64_t low, high;
 };
+struct Sources {
+  Range codes, exact[2];
+  bool mixed() const {
+    return codes.low < codes.high && (exact[0].low < exact[0].high || exact[1].low < exact[1].high);
+  }
+};
+inline int64_t within(int64_t key, int64_t count) { return key < 0 ? 0 : key < count ? key : count; }
 inline Sources sources_of(const PagedTile& tile, int64_t begin, int64_t count, int64_t last_end) {
-  if (!tile.exact_pages) return {true, false};
-  const int64_t end = begin + count, first_recent = tile.first_end - tile.exact_last,
-                last_recent = last_end - tile.exact_last;
-  const int64_t low = begin > tile.exact_first ? begin : tile.exact_first;
-  return {low < (end < last_recent ? end : last_recent), begin < tile.exact_first || end > first_recent};
+  if (!tile.exact_pages) return {{0, count}, {}};
+  const int64_t first = within(tile.exact_first - begin, count), recent = tile.exact_last + begin;
+  const int64_t high = within(last_end - recent, count), lowest = within(tile.first_end - recent, count);
+  if (first >= high) return {{}, {{0, count}}};
+  const int64_t first_end = within(padded(first), count), last = lowest == count ? count : lowest / 16 * 16;
+  const Range codes{first / 16 * 16, within(padded(high), count)};
+  if (first_end >= last) return {codes, {{0, count}}};
+  return {codes, {{0, first_end}, {last, count}}};
 }
 // The columns of a tile from `begin` on that a row takes from the codes.
-inline Visible coded(const PagedTile& tile, int64_t row, int64_t begin) {
-  const int64_t low = tile.exact_first - begin, high = tile.first_end + row / tile.group - tile.exact_last - begin;
-  return {low > 0 ? low : 0, high < kTileKeys ? high : kTileKeys};
+inline Range coded(const PagedTile& tile, int64_t row, int64_t begin) {
+  const int64_t low = within(tile.exact_first - begin, kTileKeys),
+                high = within(tile.first_end + row / tile.group - tile.exact_last - begin, kTileKeys);
+  return {low, high > low ? high : low};
+}
+// to = from outside of a range of a row's columns.
+inline void copy_outside(const Range& range, const float* from, float* to) {
+  for (int64_t j = 0; j < range.low; ++j) to[j] = from[j];
+  for (int64_t j = range.high; j < kTileKeys; ++j) to[j] = from[j];
 }
 
 // The memory of a tile's arithmetic.
@@ -177,26 +193,28 @@ void score_keys(const PagedTile& tile, const PagedWork& work, const Sources& sou
                 int64_t begin, int64_t count) {
   const PagedSide& side = tile.keys;
   const int64_t dim = padded(side.dim);
-  const auto plain = [&](Stored stored, const void* pool, const int32_t* pages, float* to) {
-    gather_rows(tile, stored, pool, pages, side.dim, begin, count, work.values);
-    transpose_keys(work.values, dim, work.keys, padded(count));
-    multiply<false>(rows, side.dim, padded(count), q, dim, 1, work.keys, kTileKeys, to, kTileKeys);
+  const auto score = [&](const Range& range, float* to) {
+    multiply<false>(rows, side.dim, padded(range.high - range.low), q, dim, 1, work.keys, kTileKeys, to + range.low,
+                    kTileKeys);
   };
-  if (!side.codes) return plain(side.stored, side.pool, tile.pages, work.scores);
-  if (sources.codes) {
-    decode_keys(tile, begin, count, work.keys, work.scales);
-    multiply<false>(rows, side.dim, padded(count), q, dim, 1, work.keys, kTileKeys, work.scores, kTileKeys);
-    scale_columns(work.scores, work.scales, rows);
+  const auto plain = [&](Stored stored, const void* pool, const int32_t* pages, const Range& range, float* to) {
+    if (range.low >= range.high) return;
+    const int64_t keys = range.high - range.low;
+    gather_rows(tile, stored, pool, pages, side.dim, begin + range.low, keys, work.values);
+    transpose_keys(work.values, dim, work.keys, padded(keys));
+    score(range, to);
+  };
+  if (!side.codes) return plain(side.stored, side.pool, tile.pages, {0, count}, work.scores);
+  const Range& codes = sources.codes;
+  if (codes.low < codes.high) {
+    decode_keys(tile, begin + codes.low, codes.high - codes.low, work.keys, work.scales);
+    score(codes, work.scores);
+    scale_columns(work.scores, work.scales, rows, codes.low, codes.high);
   }
-  if (!sources.exact) return;
-  plain(side.exact_stored, side.exact, tile.exact_pages, sources.codes ? work.exact_scores : work.scores);
-  if (!sources.codes) return;
-  for (int64_t r = 0; r < rows; ++r) {
-    const Visible from_codes = coded(tile, r, begin);
-    for (int64_t j = 0; j < count; ++j)
-      if (j < from_codes.low || j >= from_codes.high)
-        work.scores[r * kTileKeys + j] = work.exact_scores[r * kTileKeys + j];
-  }
+  for (const Range& exact : sources.exact)
+    plain(side.exact_stored, side.exact, tile.exact_pages, exact, sources.mixed() ? work.exact_scores : work.scores);
+  for (int64_t r = 0; sources.mixed() && r < rows; ++r)
+    copy_outside(coded(tile, r, begin), work.exact_scores + r * kTileKeys, work.scores + r * kTileKeys);
 }
 
 // o_r += sum_j p[r, j] value j, where p lies in work.scores and is lost.
@@ -204,31 +222,36 @@ void add_values(const PagedTile& tile, const PagedWork& work, const Sources& sou
                 int64_t begin, int64_t count) {
   const PagedSide& side = tile.values;
   const int64_t wide = padded(side.dim);
-  const auto add = [&](const float* p) {
-    multiply<true>(rows, count, wide, p, kTileKeys, 1, work.values, wide, o, wide);
+  const auto add = [&](const float* p, const Range& range) {
+    multiply<true>(rows, range.high - range.low, wide, p + range.low, kTileKeys, 1, work.values, wide, o, wide);
   };
   if (!side.codes) {
     gather_rows(tile, side.stored, side.pool, tile.pages, side.dim, begin, count, work.values);
-    return add(work.scores);
+    return add(work.scores, {0, count});
   }
-  if (sources.codes && sources.exact)
+  float* p_exact = work.scores;
+  if (sources.mixed()) {
+    p_exact = work.exact_scores;
     for (int64_t r = 0; r < rows; ++r) {
-      const Visible from_codes = coded(tile, r, begin);
-      float *p = work.scores + r * kTileKeys, *exact = work.exact_scores + r * kTileKeys;
-      for (int64_t j = 0; j < count; ++j) {
-        const bool is_exact = j < from_codes.low || j >= from_codes.high;
-        exact[j] = is_exact ? p[j] : 0;
-        if (is_exact) p[j] = 0;
-      }
+      const Range from_codes = coded(tile, r, begin);
+      float *p = work.scores + r * kTileKeys, *exact = p_exact + r * kTileKeys;
+      clear(exact, kTileKeys);
+      copy_outside(from_codes, p, exact);
+      for (int64_t j = 0; j < from_codes.low; ++j) p[j] = 0;
+      for (int64_t j = from_codes.high; j < kTileKeys; ++j) p[j] = 0;
     }
-  if (sources.codes) {
-    decode_values(tile, begin, count, work.values, work.scales);
-    scale_columns(work.scores, work.scales, rows);
-    add(work.scores);
   }
-  if (sources.exact) {
-    gather_rows(tile, side.exact_stored, side.exact, tile.exact_pages, side.dim, begin, count, work.values);
-    add(sources.codes ? work.exact_scores : work.scores);
+  const Range& codes = sources.codes;
+  if (codes.low < codes.high) {
+    decode_values(tile, begin + codes.low, codes.high - codes.low, work.values, work.scales);
+    scale_columns(work.scores, work.scales, rows, codes.low, codes.high);
+    add(work.scores, codes);
+  }
+  for (const Range& exact : sources.exact) {
+    if (exact.low >= exact.high) continue;
+    gather_rows(tile, side.exact_stored, side.exact, tile.exact_pages, side.dim, begin + exact.low,
+                exact.high - exact.low, work.values);
+    add(p_exact, exact);
   }
 }
 
@@ -290,10 +313,12 @@ void merge_pieces(const PagedTile& tile) {
   write_rows(tile, all);
 }
 
-void matrix_rows(const float* x, int64_t rows, int64_t dim, const float* w, const float* bias, float* y, int64_t out) {
+void matrix_rows(const float* x, int64_t x_stride, int64_t rows, int64_t dim, const float* w, const float* bias,
+                 float* y, int64_t y_stride, int64_t out) {
+  if (!bias) return multiply<false>(rows, dim, out, x, x_stride, 1, w, out, y, y_stride);
   for (int64_t r = 0; r < rows; ++r)
-    for (int64_t j = 0; j < out; j += kWidth) store(y + r * out + j, bias ? load(bias + j) : splat(0.0f));
-  multiply<true>(rows, dim, out, x, dim, 1, w, out, y, out);
+    for (int64_t j = 0; j < out; j += kWidth) store(y + r * y_stride + j, load(bias + j));
+  multiply<true>(rows, dim, out, x, x_stride, 1, w, out, y, y_stride);
 }
 
 // Rows of f32 to a slot of tiles of codes, one tile a head and `bytes` apart.
