@@ -126,8 +126,8 @@ function quality.run(model, text, types, out, opt)
   return documents
 end
 
--- Rows of a table: name, bytes a token, KL, top-1, the ratio of perplexities, each with its interval, and whether the
--- KL differs from that of the first type (Wilcoxon, Holm).
+-- Rows of a table: name, bytes a token, KL, top-1, the ratio of perplexities and the KL less that of the first type,
+-- each with its interval, and whether that differs from 0 (Wilcoxon, Holm).
 function quality.rows(types, documents)
   local rows, probabilities = {}, {}
   local function interval(text, values, scale)
@@ -144,13 +144,13 @@ function quality.rows(types, documents)
     end
     rows[i] = {
       kind.name, ("%.0f"):format(bytes), interval("%.5f", kl), interval("%.2f", top1, 100),
-      interval("%.4f", ratio), "",
+      interval("%.4f", ratio), i > 1 and interval("%+.5f", off) or "", "",
     }
     if i > 1 and #documents > 1 then probabilities[#probabilities + 1] = statistics.wilcoxon(off).probability end
   end
-  for i, p in ipairs(statistics.holm(probabilities)) do rows[i + 1][6] = ("%.2g"):format(p) end
+  for i, p in ipairs(statistics.holm(probabilities)) do rows[i + 1][7] = ("%.2g"):format(p) end
   return { "type", "bytes a token", "KL to f16, nats", "same likeliest token, %", "perplexity over f16's",
-    "probability of the first's KL" }, rows
+    "KL less the first's", "Wilcoxon, Holm" }, rows
 end
 
 return quality
