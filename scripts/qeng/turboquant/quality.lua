@@ -95,7 +95,8 @@ end
 
 -- Scores documents and keeps each one's figures in out/document_0001.json, also over types: what is there stays, if it
 -- is of the same model and document. Returns a list of {[name] = figures}.
--- opt: {tokens =, documents =, from = the first position that counts, watch = function(d, name or nil)}
+-- opt: {tokens =, documents =, from = the first position that counts, document = needle.document instead of
+-- quality.document, watch = function(d)}
 function quality.run(model, text, types, out, opt)
   local all, bos = perplexity.ids(model.tokenizer, text)
   local weights = model.embedding_hash or model.parameters[1].tensor:hash()
@@ -114,7 +115,7 @@ function quality.run(model, text, types, out, opt)
       if not kept.figures[kind.key] then missing[#missing + 1] = kind end
     end
     if #missing > 0 then
-      local found = quality.document(model, ids, missing, opt.from)
+      local found = (opt.document or quality.document)(model, ids, missing, opt.from)
       for _, kind in ipairs(missing) do kept.figures[kind.key] = found[kind.name] end
       q.fs.write(path, q.json.encode(kept) .. "\n")
       kept = q.json.decode(q.fs.read(path))
