@@ -29,7 +29,7 @@ function Kind:count(kinds)
   for place, kind in ipairs(layers) do kind.place, kind.layers = place, #layers end
 end
 
-function Kind:sides(shape) return kv_types.sides(kv_types.parse(shape.kv), self.place, self.layers) end
+function Kind:sides(shape) return kv_types.sides(kv_types.parse(shape.kv), self.place, self.layers, self.layer) end
 
 function Kind:bytes(tokens, shape)
   local key, value = self:sides(shape)

@@ -7,6 +7,7 @@
 -- methods.lua, as sim:identity/q4_0 or sim:hadamard2/sphere4+identity/exact.
 
 local capture = require "qeng.turboquant.capture"
+local kv_auto = require "qeng.model.kv_auto"
 local kv_bases = require "qeng.model.kv_bases"
 local kv_types = require "qeng.model.kv_types"
 local methods = require "qeng.turboquant.methods"
@@ -38,12 +39,13 @@ function quality.parse(model, name)
   local c = model.config
   local names, rest = name:match "^sim:([^,]+)(.*)$"
   if not names then
-    local bases, layers = kv_types.parse(name).bases, {}
+    local kv = kv_auto.resolve(model, name)
+    local bases, layers = kv_types.parse(kv).bases, {}
     for _, kind in ipairs(model.states) do layers[#layers + 1] = kind.layer end
-    local key = bases and name .. " " .. kv_bases.identity(bases, layers) or name
+    local key = bases and kv .. " " .. kv_bases.identity(bases, layers) or kv
     return { name = name, key = key, score = function(body)
-      body(name)
-      return paged.page_bytes(model, name, 16) / 16
+      body(kv)
+      return paged.page_bytes(model, kv, 16) / 16
     end }
   end
   local opt = exact_tokens(name, rest)
