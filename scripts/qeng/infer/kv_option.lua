@@ -7,7 +7,7 @@ local q = require "qeng.core"
 
 options.set("kv", {
   { "kv", nil, "how the cache keeps keys and values: f32, f16, bf16, q8_0, or codes of tq2 to tq4 bits; two as " ..
-    "KEYS/VALUES; auto: tq4, and more for keys that need it; more behind commas (recipes/README.md); the model's " ..
+    "KEYS/VALUES; auto: tq4 by the keys of this model; more behind commas (recipes/README.md); the model's " ..
     "dtype by default", check = kv_types.fault },
   { "kv_k", nil, "the same, of keys alone", check = kv_types.fault },
   { "kv_v", nil, "the same, of values alone", check = kv_types.fault },

@@ -1,10 +1,13 @@
--- The type `auto` of a cache: codes of 4 bits, and q8_0 for the keys of layers whose norms ask for it. The results are
--- in bench/results/2026-11-27-kv-quality.md.
+-- What a cache of codes has to know of a model, measured on a short text: the means of its keys (mean=auto), and which
+-- keys need more than codes of 4 bits (the type `auto`). bench/results/2026-11-27-kv-quality.md says why.
 --
--- A code of a vector that was turned at random errs evenly in all directions, so the error of a logit q k s has the
--- mean square
+-- Keys have a large part in common. It adds the same to the logits of all of them, which a softmax does not see, but a
+-- code errs in proportion to the whole length. So the mean comes off.
+--
+-- A code of a vector that was turned at random errs evenly in all directions: the error of a logit q k s of a head has
+-- the mean square
 --   |q|^2 |k|^2 s^2 D / dim,   D = the part of a vector's square that the codebook leaves.
--- q and k are what is coded: with bases turned by them and without the mean. Keys of a layer whose heads err by more
+-- q and k are what is coded, without the mean, and with bases turned by them. Keys of a layer whose heads err by more
 -- than `most` nats (root of the mean square, over heads too) become q8_0.
 
 local codebook = require "qeng.codes.codebook"
@@ -15,8 +18,8 @@ local q = require "qeng.core"
 
 local kv_auto = {}
 
-local most = 0.5     -- nats: what released models keep below in nearly all layers, and few tokens change their place
-local tokens = 128   -- of the text: norms are as good as the same from there on
+local most = 0.5     -- nats: a softmax's KL is about 0.3 times the square, of what each layer may lose
+local tokens = 128   -- of the text: norms differ by 5 % from those of 512 tokens of another
 local text = [[
 The town lies where two rivers meet, 40 miles from the coast. In 1873 a bridge of stone was built there, and with it
 came the railway, a market and three schools. "Nobody believed that it would last," wrote the mayor, "but we counted
@@ -25,59 +28,86 @@ on patience rather than on luck." What follows is a list of costs: timber, 12.50
 def area(width, height): return width * height  # both in metres
 Since then the population has grown from 2,300 to about 18,000, and most of the older houses have become shops.]]
 
--- The error of each layer's logits, in nats, by its number, with keys as spec keeps them in codes.
-function kv_auto.errors(model, spec)
-  local kinds, places, found = {}, {}, {}
+-- The queries and keys of the text in each layer with attention: {kind, query, key: [tokens, heads, dim] f32}...
+local function measured(model)
+  if not model.tokenizer then
+    q.error("unsupported", "kv = auto measures a text, and this model has no tokenizer: give a type, as tq4")
+  end
+  local ids, places, list = model.tokenizer:encode(text), {}, {}
   for _, kind in ipairs(model.states) do
     if kind.exact_bytes then  -- attention
-      kinds[#kinds + 1] = kind
+      list[#list + 1] = { kind = kind }
       for _, side in ipairs { "query", "key" } do
         places[#places + 1] = ("layers.%d.attn.%s"):format(kind.layer, side)
       end
     end
   end
-  if not model.tokenizer then
-    q.error("unsupported", "kv = auto measures a text, and this model has no tokenizer: give a type, as tq4")
+  local seen = model:activations({ unpack(ids, 1, math.min(tokens, #ids, model.config.max_position)) }, places)
+  for i, one in ipairs(list) do
+    one.query, one.key = seen[places[2 * i - 1]]:to("f32"):compute(), seen[places[2 * i]]:to("f32"):compute()
   end
-  local ids, scale = model.tokenizer:encode(text), model.config.attention_scale
-  ids = { unpack(ids, 1, math.min(tokens, #ids, model.config.max_position)) }
-  q.no_grad(q.scope, function()
-    local seen = model:activations(ids, places)
-    local function norms(x)  -- of heads, but for the first tokens, which are kept exactly
-      return x:slice(1, math.min(spec.sinks, #ids - 1)):square():sum(3):mean(1):compute():table()
-    end
-    for _, kind in ipairs(kinds) do
-      local fitted, dim = spec.bases and kv_bases.layer(spec.bases, kind).key, kind.head_dim
-      local codes = kv_codes.open(spec.key, dim, true, fitted, kind.whole)
-      local function part(side) return seen[("layers.%d.attn.%s"):format(kind.layer, side)]:to("f32"):compute() end
-      local queries = norms(q.pages.head_linear(part "query", codes.query))
-      local keys = norms(q.pages.head_linear(part "key", codes.to, codes.to_bias))
-      local sum, group = 0, #queries / #keys
-      for h, square in ipairs(queries) do sum = sum + square * keys[math.ceil(h / group)] / #queries end
-      found[kind.layer] = math.sqrt(sum * codebook.sphere(dim, spec.key.bits).distortion / dim) * (scale or dim ^ -0.5)
-      kv_codes.free(codes)
-    end
-  end)
-  return found
+  return list
 end
 
--- The type that `kv` stands for: itself but for auto, which is measured once for a model, and said.
+-- x without the first tokens, which are kept exactly.
+local function coded(x, spec) return x:slice(1, math.min(spec.sinks, x:shape()[1] - 1)) end
+
+-- The error of a layer's logits, in nats, with keys as spec keeps them in codes. mean: of keys [heads, dim], or nil.
+local function error_of(one, spec, mean, scale)
+  local dim = one.kind.head_dim
+  local fitted = spec.bases and kv_bases.layer(spec.bases, one.kind).key or mean and { mean = mean }
+  local codes = kv_codes.open(spec.key, dim, true, fitted, one.kind.whole)
+  local function norms(x, matrix, bias)
+    return coded(q.pages.head_linear(x, matrix, bias), spec):square():sum(3):mean(1):compute():table()
+  end
+  local queries, keys = norms(one.query, codes.query), norms(one.key, codes.to, codes.to_bias)
+  local sum, group = 0, #queries / #keys
+  for h, square in ipairs(queries) do sum = sum + square * keys[math.ceil(h / group)] / #queries end
+  kv_codes.free(codes)
+  return math.sqrt(sum * codebook.sphere(dim, spec.key.bits).distortion / dim) * (scale or dim ^ -0.5)
+end
+
+-- What is measured for spec: the error of logits of each layer by its number, and its keys' means as lists.
+function kv_auto.measure(model, spec)
+  local errors, means = {}, {}
+  q.no_grad(q.scope, function()
+    for _, one in ipairs(measured(model)) do
+      local mean = (spec.auto or spec.mean) and not spec.bases and coded(one.key, spec):mean(1):compute() or nil
+      means[one.kind.layer] = mean and mean:table()
+      errors[one.kind.layer] = error_of(one, spec, mean, model.config.attention_scale)
+    end
+  end)
+  return errors, means
+end
+
+-- The type that `kv` stands for: itself, unless something of it is measured. That is done once for a model, and said.
 function kv_auto.resolve(model, kv)
   local spec = kv_types.parse(kv)
-  if not spec.auto then return kv end
-  model.kv_auto = model.kv_auto or {}
-  if not model.kv_auto[kv] then
-    local wide, taken = {}, kv:gsub("^auto", kv_types.automatic)
-    for layer, nats in pairs(kv_auto.errors(model, spec)) do
-      if nats > most then wide[#wide + 1] = layer end
-    end
-    table.sort(wide)
-    if #wide > 0 then taken = ("%s,wide=%s"):format(taken, table.concat(wide, "+")) end
-    io.stderr:write(("kv auto: %s (%s)\n"):format(taken, #wide == 0 and "no layer's keys have norms that ask for more"
-      or ("the norms of the keys of %d layers ask for q8_0"):format(#wide)))
-    model.kv_auto[kv] = taken
+  model.kv_measured = model.kv_measured or {}
+  if spec.mean and spec.mean ~= "auto" and not model.kv_measured[spec.mean] then
+    q.error("value", ("kv = %s: that mean was not measured in this model here; give mean=auto"):format(kv))
   end
-  return model.kv_auto[kv]
+  if not spec.auto and spec.mean ~= "auto" then return kv end
+  if model.kv_measured[kv] then return model.kv_measured[kv] end
+  local errors, means = kv_auto.measure(model, spec)
+  local taken, wide, all = kv_types.unmeasured(kv), {}, {}
+  for _, kind in ipairs(model.states) do
+    if spec.auto and errors[kind.layer] and errors[kind.layer] > most then wide[#wide + 1] = kind.layer end
+    all[#all + 1] = means[kind.layer]
+  end
+  if #all > 0 then
+    local hash = q.host.hash(q.json.encode(all)):sub(1, 16)
+    for _, kind in ipairs(model.states) do
+      kind.means = kind.means or {}
+      kind.means[hash] = means[kind.layer]
+    end
+    taken, model.kv_measured[hash] = ("%s,mean=%s"):format(taken, hash), true
+  end
+  if #wide > 0 then taken = ("%s,wide=%s"):format(taken, table.concat(wide, "+")) end
+  local why = #wide > 0 and (" (the norms of the keys of %d layers ask for q8_0)"):format(#wide) or ""
+  io.stderr:write(("kv %s: %s%s\n"):format(kv, taken, why))
+  model.kv_measured[kv] = taken
+  return taken
 end
 
 return kv_auto

@@ -64,7 +64,8 @@ function Kind:open(shape)
   local exact_slots = shape.exact_pages * shape.page_tokens
   local keys = open(key, self.head_dim, self.heads, slots, exact_slots)
   local values = open(value, self.value_dim, self.heads, slots, exact_slots)
-  local fitted = spec.bases and kv_bases.layer(spec.bases, self) or {}
+  local mean = spec.mean and self.means and self.means[spec.mean]
+  local fitted = spec.bases and kv_bases.layer(spec.bases, self) or { key = mean and { mean = q.tensor(mean) } }
   if key.bits then keys.codes = kv_codes.open(key, self.head_dim, true, fitted.key, self.whole) end
   if value.bits then values.codes = kv_codes.open(value, self.value_dim, false, fitted.value, self.whole) end
   return setmetatable({

@@ -7,7 +7,9 @@
 --   tq3,edges=2                  the first two and the last two layers in q8_0
 --   tq3,wide=0+17                the keys of layers 0 and 17 in q8_0
 --   tq3,bases=DIR                keys are turned as kv_rotations.lua fitted it, instead of at random
---   auto,tail=64                 tq4, and `wide` by the norms of keys (kv_auto.lua); before those are known without it
+--   tq3,mean=auto                the mean of keys comes off before they are coded. kv_auto.lua measures it in a model,
+--                                and puts its hash in the place of auto
+--   auto,tail=64                 tq4,mean=auto, and `wide` by the norms of keys (kv_auto.lua)
 -- Options follow each other in any order.
 
 local q = require "qeng.core"
@@ -39,6 +41,8 @@ local function set_options(spec, text)
     local name, given = part:match "^(%w+)=(.+)$"
     if name == "bases" then
       spec.bases = given
+    elseif name == "mean" and given:match "^%w+$" then
+      spec.mean = given
     elseif name == "wide" and not spec.auto and (given .. "+"):gsub("%d%d?%d?%d?%+", "") == "" then
       spec.wide = {}
       for layer in given:gmatch "%d+" do spec.wide[tonumber(layer)] = true end
@@ -49,10 +53,11 @@ local function set_options(spec, text)
     end
     if not coded then return name .. " is an option of codes" end
   end
+  if spec.mean and spec.bases then return "bases have a mean of their own" end
 end
 
 local expected = "expected auto, f32, f16, bf16, q8_0 or tq2 to tq4, for keys and values as q8_0/tq3, and behind a " ..
-  "comma tail=128, sinks=4, edges=2, wide=0+17 or bases=DIR"
+  "comma tail=128, sinks=4, edges=2, wide=0+17, mean=auto or bases=DIR"
 
 -- What a text says, or nil and what is wrong with it.
 local function read(text)
@@ -71,7 +76,7 @@ end
 local known = {}
 
 -- {text =, key =, value = sides: {name =, dtype = of plain rows, or bits = and width = of codes}, tail =, sinks =,
--- edges =, bases =, wide = set of layers, auto = whether wide is to be found}
+-- edges =, bases =, wide = set of layers, mean =, auto = whether wide is to be found}
 function kv_types.parse(text)
   if known[text] then return known[text] end
   local spec, why = read(text)
@@ -86,8 +91,10 @@ function kv_types.fault(text)
   return why
 end
 
--- The type by which memory is counted where there are no weights: auto as if no layer's keys needed more.
-function kv_types.counted(text) return text and (text:gsub("^auto", kv_types.automatic)) end
+-- The type without what is measured in a model: it takes the same memory, unless auto finds that keys need more.
+function kv_types.unmeasured(text)
+  return text and (text:gsub("^auto", kv_types.automatic):gsub(",mean=%w+", ""))
+end
 
 -- Whether some tokens are kept exactly beside their codes.
 function kv_types.has_exact(spec) return spec.tail > 0 or spec.sinks > 0 end
