@@ -2,7 +2,8 @@
 -- keys need more than codes of 4 bits (the type `auto`). bench/results/2026-11-27-kv-quality.md says why.
 --
 -- Keys have a large part in common. It adds the same to the logits of all of them, which a softmax does not see, but a
--- code errs in proportion to the whole length. So the mean comes off.
+-- code errs in proportion to the whole length. So the mean comes off: that over the positions of contexts of all
+-- lengths, at which RoPE turns what the text has in its first ones.
 --
 -- A code of a vector that was turned at random errs evenly in all directions: the error of a logit q k s of a head has
 -- the mean square
@@ -20,6 +21,7 @@ local kv_auto = {}
 
 local most = 0.5     -- nats: a softmax's KL is about 0.3 times the square, of what each layer may lose
 local tokens = 128   -- of the text: norms differ by 5 % from those of 512 tokens of another
+local places_of_text = 256
 local text = [[
 The town lies where two rivers meet, 40 miles from the coast. In 1873 a bridge of stone was built there, and with it
 came the railway, a market and three schools. "Nobody believed that it would last," wrote the mayor, "but we counted
@@ -52,6 +54,22 @@ end
 -- x without the first tokens, which are kept exactly.
 local function coded(x, spec) return x:slice(1, math.min(spec.sinks, x:shape()[1] - 1)) end
 
+-- The mean of a layer's keys in the text, over the places in a sequence where it might stand: [heads, dim]. They lie
+-- evenly by their logarithm: contexts are of all lengths.
+local function mean_of(model, one, spec)
+  local mean, last = coded(one.key, spec):mean(1, true):compute(), model.config.max_position
+  if not one.kind.rope then return mean[0] end
+  local rope, of_windows = model:rope(last)
+  if one.kind.rope == "rope_local" then rope = of_windows end
+  local at, copies, half = {}, {}, tokens / 2
+  for i = 1, places_of_text do
+    at[i], copies[i] = math.floor(half * math.max(1, last / half) ^ ((i - 1) / (places_of_text - 1)) - half), mean
+  end
+  return q.rope(q.concat(copies, 1):compute(), nil, q.tensor(at, "i32"), {
+    inv_freq = rope.inv_freq, scale = 1, interleaved = rope.interleaved,
+  }):mean(1):compute()
+end
+
 -- The error of a layer's logits, in nats, with keys as spec keeps them in codes. mean: of keys [heads, dim], or nil.
 local function error_of(one, spec, mean, scale)
   local dim = one.kind.head_dim
@@ -72,7 +90,7 @@ function kv_auto.measure(model, spec)
   local errors, means = {}, {}
   q.no_grad(q.scope, function()
     for _, one in ipairs(measured(model)) do
-      local mean = (spec.auto or spec.mean) and not spec.bases and coded(one.key, spec):mean(1):compute() or nil
+      local mean = (spec.auto or spec.mean) and not spec.bases and mean_of(model, one, spec) or nil
       means[one.kind.layer] = mean and mean:table()
       errors[one.kind.layer] = error_of(one, spec, mean, model.config.attention_scale)
     end

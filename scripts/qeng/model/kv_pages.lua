@@ -13,10 +13,12 @@ local Kind, Pages = {}, {}
 Kind.__index, Pages.__index = Kind, Pages
 
 -- The state of a layer with so many heads of keys of head_dim and values of value_dim elements. opt: layer (its number,
--- from 0), whole (its softmax is one of keys alone, with neither sinks nor a cap, so that a mean may come off).
+-- from 0), whole (its softmax is one of keys alone, with neither sinks nor a cap, so that a mean may come off), rope
+-- (nil where positions turn nothing; "rope_local" where they turn as the model's second table says).
 function kv_pages.kind(heads, head_dim, value_dim, opt)
   return setmetatable({
     heads = heads, head_dim = head_dim, value_dim = value_dim, layer = opt.layer, whole = opt.whole,
+    rope = opt.rope,
   }, Kind)
 end
 
