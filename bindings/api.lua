@@ -2369,7 +2369,7 @@ function Model:read_adapter(dir) end
 function Model:engine(opt) end
 
 ---@class EngineOptions
----@field kv? string  how keys and values are kept: f32, bf16, f16, q8_0, codes as tq4, or two as q8_0/tq3
+---@field kv? string  how keys and values are kept: auto, f32, bf16, f16, q8_0, codes as tq4, or two as q8_0/tq3
 ---  (scripts/qeng/model/kv_types.lua; recurrent states are f32)
 ---@field pages? integer  the cache's size in pages
 ---@field memory? number  or in bytes
@@ -2608,8 +2608,9 @@ function Conversation:close() end
 
 ---How the options of the set "kv" keep keys and values, as model:engine takes it; nil for the model's dtype.
 ---@param opt table  parsed options
+---@param model? Model  with it `auto` is the type that it comes to
 ---@return string?
-function q.kv_option(opt) end
+function q.kv_option(opt, model) end
 
 ---The model of the options of the set "generation", with its adapter.
 ---@param opt table  parsed options

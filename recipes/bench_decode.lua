@@ -21,7 +21,7 @@ local opt = q.options {
 q.use_device(opt)
 
 local model = q.load(opt.model, opt)
-local kv = q.kv_option(opt) or model.dtype
+local kv = q.kv_option(opt, model) or model.dtype
 local weights = bench.weight_bytes(model)
 local found = { model = opt.model, weight_bytes = weights, kv = kv, decode = {} }
 print(("%s: matrices of %.1f MB, a token's keys and values %.1f KB (%s)"):format(opt.model, weights / 1e6,

@@ -1,7 +1,9 @@
 -- Measures what types of the cache cost a model: distributions of the next token against a cache in f16.
---   qeng recipes/kv_quality.lua --model model.gguf --data text.txt --types tq4,q8_0 --out quality
+--   qeng recipes/kv_quality.lua --model model.gguf --data text.txt --types "tq4 q8_0" --out quality
+--   qeng recipes/kv_quality.lua --model model.gguf --data text.txt --tokens 512,2048,8192 --needle 2048,8192
 local bench = require "qeng.infer.decode_bench"
 local grid = require "qeng.report.grid"
+local needle = require "qeng.turboquant.needle"
 local progress = require "qeng.console.progress"
 local q = require "qeng"
 local quality = require "qeng.turboquant.quality"
@@ -10,10 +12,11 @@ local opt = q.options {
   "Scores documents under each type of the cache; goes on where it was stopped.",
   "model",
   { "data", nil, "a text file, of which windows are the documents", kind = "input", required = true },
-  { "tokens", 2048, "of a document", min = 8 },
+  { "tokens", { "2048" }, "lengths of documents, each with a table of its own" },
   { "documents", 30, "windows of the text, evenly apart", min = 1 },
   { "from", 0, "the first position that counts; 0: the middle", min = 0 },
   { "types", "q8_0 tq4 tq3 tq2", "types of --kv, with blanks between; the others are compared with the first" },
+  { "needle", {}, "lengths of documents in which facts are hidden, and asked for at the end; compared with f16" },
   { "decode", 0, "tokens of the context at which the rate of decoding is measured; 0: not", min = 0 },
   { "out", "quality", "output folder, of this recipe alone", kind = "folder" },
   "weights", "device",
@@ -21,24 +24,42 @@ local opt = q.options {
 q.use_device(opt)
 q.fs.mkdir(opt.out)
 q.fs.hold(opt.out)
-local model, types = q.load(opt.model, opt), {}
+local model, types, tables = q.load(opt.model, opt), {}, {}
 for name in opt.types:gmatch "%S+" do types[#types + 1] = quality.parse(model, name) end
-local line = progress.new()
-local documents = quality.run(model, q.fs.read(opt.data), types, opt.out, {
-  tokens = opt.tokens, documents = opt.documents, from = opt.from > 0 and opt.from or math.floor(opt.tokens / 2),
-  watch = function(d) line:line(("document %d of %d"):format(d, opt.documents)) end,
-})
-line:finish()
-local columns, rows = quality.rows(types, documents)
-if opt.decode > 0 then
-  columns[#columns + 1] = ("tokens/s at %d"):format(opt.decode)
-  for i, kind in ipairs(types) do
-    local simulated = kind.name:find "^sim:"
-    rows[i][#columns] = simulated and "" or ("%.1f"):format(1 / bench.decode(model, 1, opt.decode, 16,
-      { kv = kind.name }).median)
-  end
+
+-- Documents of so many tokens, whose figures are in a folder of that name.
+local function run(name, length, list, document)
+  local tokens, line = tonumber(length), progress.new()
+  if not tokens or tokens < 8 then q.error("usage", "a length of " .. length .. " tokens; expected 8 or more") end
+  q.fs.mkdir(opt.out .. "/" .. name)
+  local documents = quality.run(model, q.fs.read(opt.data), list, opt.out .. "/" .. name, {
+    tokens = tokens, documents = opt.documents, from = opt.from > 0 and opt.from or math.floor(tokens / 2),
+    document = document, watch = function(d) line:line(("%s: document %d of %d"):format(name, d, opt.documents)) end,
+  })
+  line:finish()
+  return documents
 end
-local text = grid.markdown(columns, rows)
-q.fs.write(opt.out .. "/summary.md", text .. "\n")
-print(grid.text(columns, rows))
-print(("%s: summary.md, and the figures of %d documents of %d tokens"):format(opt.out, #documents, opt.tokens))
+
+local function add(title, columns, rows)
+  tables[#tables + 1] = ("## %s\n\n%s\n"):format(title, grid.markdown(columns, rows))
+  print(title .. "\n" .. grid.text(columns, rows))
+end
+
+for _, length in ipairs(opt.tokens) do
+  local columns, rows = quality.rows(types, run(length, length, types))
+  if opt.decode > 0 then
+    columns[#columns + 1] = ("tokens/s at %d"):format(opt.decode)
+    for i, kind in ipairs(types) do
+      rows[i][#columns] = kind.name:find "^sim:" and "" or ("%.1f"):format(1 / bench.decode(model, 1, opt.decode, 16,
+        { kv = kind.name }).median)
+    end
+  end
+  add(("%d documents of %s tokens"):format(opt.documents, length), columns, rows)
+end
+for _, length in ipairs(opt.needle) do
+  local list = { quality.parse(model, "f16"), unpack(types) }
+  add("Facts that are found in documents of " .. length .. " tokens, by depth",
+    needle.rows(list, run("needle_" .. length, length, list, needle.document)))
+end
+q.fs.write(opt.out .. "/summary.md", table.concat(tables, "\n"))
+print(opt.out .. ": summary.md, and the figures of each document")

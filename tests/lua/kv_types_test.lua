@@ -21,7 +21,7 @@ assert(spec.tail == 64 and spec.sinks == 4 and spec.edges == 0 and not spec.base
 assert(not kv_types.has_exact(kv_types.parse "f16") and kv_types.has_exact(kv_types.parse "tq2"))
 for _, bad in ipairs { "tq5", "tq1", "q4_0", "tq3/", "tq3,", "tq3,tails=4", "tq3,tail=x", "tq3,tail=1,", "f16,tail=4",
     "", "tq2.3", "tq" } do
-  scratch.refused("expected f32, f16", kv_types.parse, bad)
+  scratch.refused("expected auto, f32, f16", kv_types.parse, bad)
 end
 local function bytes(name, dim) return kv_types.bytes(kv_types.parse(name).key, dim) end
 assert(bytes("tq4", 128) == 66 and bytes("tq3", 128) == 50 and bytes("tq2", 128) == 34 and bytes("tq2.5", 64) == 22)
@@ -139,7 +139,7 @@ local function equal(a, b)
   return true
 end
 local types = { "tq4", "tq2/tq3,tail=20,sinks=2", "q8_0/tq3.5,tail=0", "tq3,tail=0,sinks=0", "f16/tq4,tail=5",
-  "tq3/f16,tail=33", "tq4,edges=1,tail=16" }
+  "tq3/f16,tail=33", "tq4,edges=1,tail=16", "tq3,wide=1,tail=16" }
 for _, family in ipairs { "qwen2", "mistral", "gemma3" } do
   local model = cases.model(family)
   for _, kv in ipairs(types) do

@@ -2,6 +2,7 @@
 -- sphere's coordinates in float64; those of the normal distribution are Max's).
 local codebook = require "qeng.codes.codebook"
 local codecs = require "qeng.turboquant.codecs"
+local methods = require "qeng.turboquant.methods"
 local q = require "qeng"
 local rotations = require "qeng.codes.rotations"
 
@@ -200,6 +201,15 @@ do  -- sizes are true: scales and masks are counted
   near(codecs.sphere(128, { bits = 3 }).bits * 128 / 8, 50, 0, "bytes of 3 bits")
   near(codecs.product(128, { bits = 4 }).bits * 128 / 8, 68, 0, "bytes of 4 bits with signs")
   near(codecs.alternating(128, { bits = 2, wide = 1, period = 2 }).bits, 2.5 + 16 / 128, 0, "2.5 bits")
+  -- The seed's ratios to 16 bits, heads of 256: keys by Stage 2 alone, and values by Stage 1 too.
+  local keys, values = q.zeros { 4, 1, 256 }, "+random_haar/sphere%d.none"
+  for bits, ratios in pairs { [2] = { 0.566406, 0.130859 }, [3] = { 0.597656, 0.193359 }, [4] = { 0.628906, 0.255859 },
+      [8] = { 0.753906, 0.505859 } } do
+    for i, name in ipairs { "random_haar/product%d+identity/exact", "random_haar/product%d" .. values } do
+      local found = methods.parse(name:gsub("%%d", bits), 256, 0).look(0, keys, keys).bits / 16
+      near(found, ratios[i], 5e-7, ("ratio %d of %d bits"):format(i, bits))
+    end
+  end
   local mixed = codecs.mixed(128, { bits = 2 })
   assert(mixed.bits > 3 and mixed.bits < 3.2, "the mask of mixed widths is not counted")
   -- At equal bits mixed widths are worse than a uniform one.

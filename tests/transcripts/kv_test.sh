@@ -25,11 +25,11 @@ done
 grep -q '^4,0,hadamard2/sphere3,' "$work/evaluated/trials.csv" || fail "documents are not counted from --from"
 
 quality() {
-  "$QENG" recipes/kv_quality.lua --model recipes/tiny --dtype f32 --threads 1 --data "$work/text.txt" --tokens 200 --documents 4 \
+  "$QENG" recipes/kv_quality.lua --model recipes/tiny --dtype f32 --threads 1 --data "$work/text.txt" --tokens 64,200 --documents 4 \
     --types "tq4,tail=16 q8_0 sim:identity/exact" --out "$@"
 }
 quality "$work/quality" >"$work/log" 2>&1 </dev/null || fail "quality: $(cat "$work/log")"
-for pattern in '^tq4,tail=16 ' 'q8_0 .*0.00' 'sim:identity/exact .* 0.00000 (0.00000 to 0.00000)' '4 documents of 200 tokens'; do
+for pattern in '^tq4,tail=16 ' 'q8_0 .*0.00' 'sim:identity/exact .* 0.00000 (0.00000 to 0.00000)' '^4 documents of 64 tokens' '^4 documents of 200 tokens'; do
   grep -q -- "$pattern" "$work/log" || fail "no '$pattern' in: $(cat "$work/log")"
 done
 
@@ -75,5 +75,7 @@ refused 1 'was fitted to another capture or otherwise' rotations "$work/rotation
 refused 1 'figures of another capture or other methods' evaluate "$work/evaluated" --queries 8
 refused 1 'rotation spin; expected one of' evaluate "$work/other" --methods spin/sphere3
 refused 1 'has fitted: --rotations' "$QENG" recipes/kv_evaluate.lua --captures "$work/whole" --out "$work/other" --methods transport/sphere3
+refused 1 'needles take' quality "$work/other" --needle 200
+refused 2 'a length of x tokens' quality "$work/other" --tokens x
 refused 2 'expected some of transport' rotations "$work/other" --names spin
 exit $((failures > 0))

@@ -45,6 +45,8 @@ expect '^kv ' "$out/log"
 expect '^decoding step of 1 tokens' "$out/log"
 plan --model recipes/tiny --mode inference
 expect '^kv +1.6 MB' "$out/log"
+plan --model recipes/tiny/config.json --mode inference --context 64 --kv auto
+expect '^kv auto: counted as tq4' "$out/log"
 
 refuses 'plan: 6b is no file, no folder and no shape' --model 6b
 refuses 'shapes are 1b, 3b, 7b, 8b, 13b, 70b, 90b' --model nowhere/config.json

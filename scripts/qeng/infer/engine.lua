@@ -15,6 +15,7 @@
 -- Lists, requests and pages change together: Ctrl-C is raised only while a model runs and in on_token. The next step
 -- goes on from there.
 
+local kv_auto = require "qeng.model.kv_auto"
 local mtp_drafts = require "qeng.infer.mtp_drafts"
 local paged = require "qeng.infer.paged"
 local pays = require "qeng.infer.pays"
@@ -69,7 +70,8 @@ function engine.new(model, opt)
     max_batch = positive(opt, "max_batch", 64), chunk = positive(opt, "chunk", 256),
     context = math.min(positive(opt, "context", limit), limit),
   }, Engine)
-  local kv, page_tokens = opt.kv or model.dtype, positive(opt, "page_tokens", paged.page_tokens(model, self.context))
+  local kv = kv_auto.resolve(model, opt.kv or model.dtype)
+  local page_tokens = positive(opt, "page_tokens", paged.page_tokens(model, self.context))
   local pages = opt.pages
   local shape = {
     kv = kv, page_tokens = page_tokens, pages = math.huge, remember = opt.remember, context = self.context,

@@ -1,19 +1,21 @@
 -- The options of a command line that say how a cache keeps keys and values: the set "kv", and what they come to.
 
+local kv_auto = require "qeng.model.kv_auto"
 local kv_types = require "qeng.model.kv_types"
 local options = require "qeng.console.options"
 local q = require "qeng.core"
 
 options.set("kv", {
   { "kv", nil, "how the cache keeps keys and values: f32, f16, bf16, q8_0, or codes of tq2 to tq4 bits; two as " ..
-    "KEYS/VALUES, more behind commas (recipes/README.md); the model's dtype by default", check = kv_types.fault },
+    "KEYS/VALUES; auto: tq4 by the keys of this model; more behind commas (recipes/README.md); the model's " ..
+    "dtype by default", check = kv_types.fault },
   { "kv_k", nil, "the same, of keys alone", check = kv_types.fault },
   { "kv_v", nil, "the same, of values alone", check = kv_types.fault },
   { "kv_tail", nil, "with codes: the last so many tokens before each query stay in f16 (128)" },
 })
 
--- The type of kv_types.lua that they give, nil for the model's dtype.
-return function(opt)
+-- The type of kv_types.lua that they give, nil for the model's dtype. With a model auto is what it comes to there.
+return function(opt, model)
   local text = opt.kv
   if opt.kv_k or opt.kv_v then
     if text then q.error("usage", "--kv says how both are kept: give --kv, or --kv-k and --kv-v") end
@@ -25,5 +27,5 @@ return function(opt)
     text = ("%s,tail=%s"):format(text, opt.kv_tail)
   end
   if text then kv_types.parse(text) end
-  return text
+  return text and model and kv_auto.resolve(model, text) or text
 end

@@ -3,6 +3,7 @@
 -- comes the next, as long as it is sure enough that all are right. Its keys and values lie in pages of its own, of the
 -- rows that stand; those of guesses are taken back.
 
+local kv_types = require "qeng.model.kv_types"
 local paged = require "qeng.infer.paged"
 local q = require "qeng.core"
 
@@ -37,7 +38,8 @@ end
 function mtp_drafts.new(model, runner, shape, opt)
   local head, c = model.mtp, model.config
   local own = {
-    kv = shape.kv, rows = shape.rows, sequences = shape.sequences, context = shape.context, remember = false,
+    kv = kv_types.unmeasured(shape.kv), rows = shape.rows, sequences = shape.sequences, context = shape.context,
+    remember = false,
   }
   own.page_tokens = paged.page_tokens(head, shape.context)
   own.pages = math.ceil(shape.pages * shape.page_tokens / own.page_tokens) + shape.sequences

@@ -10,6 +10,7 @@
 --   runner:run({ { id = id, count = #ids } }, { #ids - 1 }, function(logits, first) ... end)
 --   runner.pool:commit(id)
 
+local kv_auto = require "qeng.model.kv_auto"
 local lora = require "qeng.model.lora"
 local nn = require "qeng.model.nn"
 local q = require "qeng.core"
@@ -124,11 +125,11 @@ local function kept(make) return q.scope(function() return q.keep(make()) end) e
 
 -- opt: pages; kv (a type of model/kv_types.lua, by default the model's dtype), page_tokens (see above), remember (reuse
 -- full pages of equal beginnings, true), rows and sequences (the most of a step: 512, 64), context (the most tokens of
--- a sequence, the model's positions; longrope chooses its factors by it). What asks for the hidden states of each
--- step's rows sets runner.watch = {input = "post" or "pre", for what the last norm gives or reads; see(hidden, parts)},
--- and copies them.
+-- a sequence, the model's positions; longrope chooses its factors by it). Of kv = auto runner.kv is what it comes to.
+-- What asks for the hidden states of each step's rows sets runner.watch = {input = "post" or "pre", for what the last
+-- norm gives or reads; see(hidden, parts)}, and copies them.
 function paged.new(model, opt)
-  local c, kv = model.config, opt.kv or model.dtype
+  local c, kv = model.config, kv_auto.resolve(model, opt.kv or model.dtype)
   local rows, most = opt.rows or 512, opt.sequences or 64
   local page_tokens = opt.page_tokens or paged.page_tokens(model, opt.context or c.max_position)
   local pool = sequences.new(model, {

@@ -13,10 +13,12 @@ local Kind, Pages = {}, {}
 Kind.__index, Pages.__index = Kind, Pages
 
 -- The state of a layer with so many heads of keys of head_dim and values of value_dim elements. opt: layer (its number,
--- from 0), whole (its softmax is one of keys alone, with neither sinks nor a cap, so that a mean may come off).
+-- from 0), whole (its softmax is one of keys alone, with neither sinks nor a cap, so that a mean may come off), rope
+-- (nil where positions turn nothing; "rope_local" where they turn as the model's second table says).
 function kv_pages.kind(heads, head_dim, value_dim, opt)
   return setmetatable({
     heads = heads, head_dim = head_dim, value_dim = value_dim, layer = opt.layer, whole = opt.whole,
+    rope = opt.rope,
   }, Kind)
 end
 
@@ -29,7 +31,7 @@ function Kind:count(kinds)
   for place, kind in ipairs(layers) do kind.place, kind.layers = place, #layers end
 end
 
-function Kind:sides(shape) return kv_types.sides(kv_types.parse(shape.kv), self.place, self.layers) end
+function Kind:sides(shape) return kv_types.sides(kv_types.parse(shape.kv), self.place, self.layers, self.layer) end
 
 function Kind:bytes(tokens, shape)
   local key, value = self:sides(shape)
@@ -64,7 +66,8 @@ function Kind:open(shape)
   local exact_slots = shape.exact_pages * shape.page_tokens
   local keys = open(key, self.head_dim, self.heads, slots, exact_slots)
   local values = open(value, self.value_dim, self.heads, slots, exact_slots)
-  local fitted = spec.bases and kv_bases.layer(spec.bases, self) or {}
+  local mean = spec.mean and self.means and self.means[spec.mean]
+  local fitted = spec.bases and kv_bases.layer(spec.bases, self) or { key = mean and { mean = q.tensor(mean) } }
   if key.bits then keys.codes = kv_codes.open(key, self.head_dim, true, fitted.key, self.whole) end
   if value.bits then values.codes = kv_codes.open(value, self.value_dim, false, fitted.value, self.whole) end
   return setmetatable({

@@ -5,7 +5,11 @@
 --   tq4,tail=128,sinks=4         codes, but the last 128 tokens before each query, and the first 4 of each sequence, in
 --                                f16. These are the defaults where there are codes; 0: none
 --   tq3,edges=2                  the first two and the last two layers in q8_0
+--   tq3,wide=0+17                the keys of layers 0 and 17 in q8_0
 --   tq3,bases=DIR                keys are turned as kv_rotations.lua fitted it, instead of at random
+--   tq3,mean=auto                the mean of keys comes off before they are coded. kv_auto.lua measures it in a model,
+--                                and puts its hash in the place of auto
+--   auto,tail=64                 tq4,mean=auto, and `wide` by the norms of keys (kv_auto.lua)
 -- Options follow each other in any order.
 
 local q = require "qeng.core"
@@ -17,6 +21,8 @@ kv_types.dtypes = { "f32", "f16", "bf16", "q8_0" }
 local element = { f32 = 4, f16 = 2, bf16 = 2, q8_0 = 34 / 32 }
 local lanes, run = 16, 32  -- slots of a tile, dimensions that are coded together
 local exact_bytes = 2      -- of an element in f16
+
+kv_types.automatic = "tq4"
 
 local defaults = { tail = 128, sinks = 4, edges = 0 }
 
@@ -35,6 +41,11 @@ local function set_options(spec, text)
     local name, given = part:match "^(%w+)=(.+)$"
     if name == "bases" then
       spec.bases = given
+    elseif name == "mean" and given:match "^%w+$" then
+      spec.mean = given
+    elseif name == "wide" and not spec.auto and (given .. "+"):gsub("%d%d?%d?%d?%+", "") == "" then
+      spec.wide = {}
+      for layer in given:gmatch "%d+" do spec.wide[tonumber(layer)] = true end
     elseif name and defaults[name] and given:match "^%d+$" and #given < 8 then
       spec[name] = tonumber(given)
     else
@@ -42,19 +53,21 @@ local function set_options(spec, text)
     end
     if not coded then return name .. " is an option of codes" end
   end
+  if spec.mean and spec.bases then return "bases have a mean of their own" end
 end
 
-local expected = "expected f32, f16, bf16, q8_0 or tq2 to tq4, for keys and values as q8_0/tq3, and behind a comma " ..
-  "tail=128, sinks=4, edges=2 or bases=DIR"
+local expected = "expected auto, f32, f16, bf16, q8_0 or tq2 to tq4, for keys and values as q8_0/tq3, and behind a " ..
+  "comma tail=128, sinks=4, edges=2, wide=0+17, mean=auto or bases=DIR"
 
 -- What a text says, or nil and what is wrong with it.
 local function read(text)
   if type(text) ~= "string" then return nil, ("a %s; %s"):format(type(text), expected) end
   local names = text:match "^[^,]*"
+  local auto = names == "auto" or nil
   local first, second = names:match "^(.-)/(.*)$"
-  local key, wrong_key = side(first or names)
-  local value, wrong_value = side(second or names)
-  local spec = { text = text, key = key, value = value }
+  local key, wrong_key = side(auto and kv_types.automatic or first or names)
+  local value, wrong_value = side(auto and kv_types.automatic or second or names)
+  local spec = { text = text, key = key, value = value, auto = auto }
   local why = wrong_key or wrong_value or set_options(spec, text:sub(#names + 1))
   if why then return nil, ("%s; %s"):format(why, expected) end
   return spec
@@ -63,7 +76,7 @@ end
 local known = {}
 
 -- {text =, key =, value = sides: {name =, dtype = of plain rows, or bits = and width = of codes}, tail =, sinks =,
--- edges =, bases =}
+-- edges =, bases =, wide = set of layers, mean =, auto = whether wide is to be found}
 function kv_types.parse(text)
   if known[text] then return known[text] end
   local spec, why = read(text)
@@ -78,16 +91,19 @@ function kv_types.fault(text)
   return why
 end
 
+-- The type without what is measured in a model: it takes the same memory, unless auto finds that keys need more.
+function kv_types.unmeasured(text)
+  return text and (text:gsub("^auto", kv_types.automatic):gsub(",mean=%w+", ""))
+end
+
 -- Whether some tokens are kept exactly beside their codes.
 function kv_types.has_exact(spec) return spec.tail > 0 or spec.sinks > 0 end
 
--- The sides of a layer: `place` is its number among `layers` with keys and values, from 1.
-function kv_types.sides(spec, place, layers)
-  if spec.edges >= place or spec.edges > layers - place then
-    local function wider(one) return one.bits and { name = "q8_0", dtype = "q8_0" } or one end
-    return wider(spec.key), wider(spec.value)
-  end
-  return spec.key, spec.value
+-- The sides of a layer: `place` is its number among `layers` with keys and values, from 1, `number` that in the model.
+function kv_types.sides(spec, place, layers, number)
+  local function wider(one) return one.bits and { name = "q8_0", dtype = "q8_0" } or one end
+  if spec.edges >= place or spec.edges > layers - place then return wider(spec.key), wider(spec.value) end
+  return spec.wide and spec.wide[number] and wider(spec.key) or spec.key, spec.value
 end
 
 -- Dimensions of heads of `dim` that have a bit more than the others.

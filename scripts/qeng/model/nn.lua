@@ -235,6 +235,7 @@ function nn.attention(opt)
     local sinks = opt.sinks and p:at("sinks"):weight("weight", { c.heads })
     local state = block:state(kv_pages.kind(c.kv_heads, c.head_dim, value_dim, {
       layer = tonumber(block.prefix:match "layers%.(%d+)"), whole = not sinks and (c.attention_softcap or 0) == 0,
+      rope = not opt.no_rope and (opt.local_rope and "rope_local" or "rope") or nil,
     }))
     local passed_query, passed_key = block:place "attn.query", block:place "attn.key"
     local passed_value, passed = block:place "attn.value", block:place "attn"

@@ -16,6 +16,7 @@ local experts = require "qeng.model.experts"
 local inertia = require "qeng.onebit.inertia"
 local hub = require "qeng.hub"
 local kv_option = require "qeng.infer.kv_option"
+local kv_types = require "qeng.model.kv_types"
 local names = require "qeng.gguf.names"
 local models = require "qeng.model"
 local onebit = require "qeng.onebit"
@@ -235,7 +236,7 @@ local function decode_steps(model, opt)
         "much each"):format(opt.batch * opt.context, most_read))
   end
   local pages = opt.batch * paged.pages(model, opt.context)
-  local kv = kv_option(opt)
+  local kv = kv_types.unmeasured(kv_option(opt))
   local engine, ids, marks = model:engine { kv = kv, max_batch = opt.batch, context = opt.context, pages = pages,
     remember = false, draft = opt.mtp and "mtp" or nil, draft_always = true }, {}, {}
   for i = 1, opt.context - 6 do ids[i] = 0 end

@@ -134,6 +134,9 @@ local function notes(plan, lines)
       bytes(plan.process))
   end
   local opt = plan.given
+  if (opt.kv or ""):find "^auto" then
+    lines[#lines + 1] = "kv auto: counted as tq4; layers whose keys' norms ask for it take twice that for keys"
+  end
   if opt.asked_context and opt.asked_context > opt.context then
     lines[#lines + 1] = ("context: %d tokens, the model's max_position_embeddings, not %d"):format(
       opt.context, opt.asked_context)

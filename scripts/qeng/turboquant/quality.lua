@@ -7,6 +7,7 @@
 -- methods.lua, as sim:identity/q4_0 or sim:hadamard2/sphere4+identity/exact.
 
 local capture = require "qeng.turboquant.capture"
+local kv_auto = require "qeng.model.kv_auto"
 local kv_bases = require "qeng.model.kv_bases"
 local kv_types = require "qeng.model.kv_types"
 local methods = require "qeng.turboquant.methods"
@@ -38,12 +39,13 @@ function quality.parse(model, name)
   local c = model.config
   local names, rest = name:match "^sim:([^,]+)(.*)$"
   if not names then
-    local bases, layers = kv_types.parse(name).bases, {}
+    local kv = kv_auto.resolve(model, name)
+    local bases, layers = kv_types.parse(kv).bases, {}
     for _, kind in ipairs(model.states) do layers[#layers + 1] = kind.layer end
-    local key = bases and name .. " " .. kv_bases.identity(bases, layers) or name
+    local key = bases and kv .. " " .. kv_bases.identity(bases, layers) or kv
     return { name = name, key = key, score = function(body)
-      body(name)
-      return paged.page_bytes(model, name, 16) / 16
+      body(kv)
+      return paged.page_bytes(model, kv, 16) / 16
     end }
   end
   local opt = exact_tokens(name, rest)
@@ -95,7 +97,8 @@ end
 
 -- Scores documents and keeps each one's figures in out/document_0001.json, also over types: what is there stays, if it
 -- is of the same model and document. Returns a list of {[name] = figures}.
--- opt: {tokens =, documents =, from = the first position that counts, watch = function(d, name or nil)}
+-- opt: {tokens =, documents =, from = the first position that counts, document = needle.document instead of
+-- quality.document, watch = function(d)}
 function quality.run(model, text, types, out, opt)
   local all, bos = perplexity.ids(model.tokenizer, text)
   local weights = model.embedding_hash or model.parameters[1].tensor:hash()
@@ -114,7 +117,7 @@ function quality.run(model, text, types, out, opt)
       if not kept.figures[kind.key] then missing[#missing + 1] = kind end
     end
     if #missing > 0 then
-      local found = quality.document(model, ids, missing, opt.from)
+      local found = (opt.document or quality.document)(model, ids, missing, opt.from)
       for _, kind in ipairs(missing) do kept.figures[kind.key] = found[kind.name] end
       q.fs.write(path, q.json.encode(kept) .. "\n")
       kept = q.json.decode(q.fs.read(path))
@@ -126,8 +129,8 @@ function quality.run(model, text, types, out, opt)
   return documents
 end
 
--- Rows of a table: name, bytes a token, KL, top-1, the ratio of perplexities, each with its interval, and whether the
--- KL differs from that of the first type (Wilcoxon, Holm).
+-- Rows of a table: name, bytes a token, KL, top-1, the ratio of perplexities and the KL less that of the first type,
+-- each with its interval, and whether that differs from 0 (Wilcoxon, Holm).
 function quality.rows(types, documents)
   local rows, probabilities = {}, {}
   local function interval(text, values, scale)
@@ -144,13 +147,13 @@ function quality.rows(types, documents)
     end
     rows[i] = {
       kind.name, ("%.0f"):format(bytes), interval("%.5f", kl), interval("%.2f", top1, 100),
-      interval("%.4f", ratio), "",
+      interval("%.4f", ratio), i > 1 and interval("%+.5f", off) or "", "",
     }
     if i > 1 and #documents > 1 then probabilities[#probabilities + 1] = statistics.wilcoxon(off).probability end
   end
-  for i, p in ipairs(statistics.holm(probabilities)) do rows[i + 1][6] = ("%.2g"):format(p) end
+  for i, p in ipairs(statistics.holm(probabilities)) do rows[i + 1][7] = ("%.2g"):format(p) end
   return { "type", "bytes a token", "KL to f16, nats", "same likeliest token, %", "perplexity over f16's",
-    "probability of the first's KL" }, rows
+    "KL less the first's", "Wilcoxon, Holm" }, rows
 end
 
 return quality

@@ -10,27 +10,29 @@ local simulated = {}
 local State = {}
 State.__index = State
 
-local rows_at_once = 512  -- of queries: the scores of a head are [rows, tokens]
+local rows_at_once = 256  -- of queries: the scores of a head are [rows, the tokens up to the last of them]
 
 -- The attention of one head: query [t, dim], keys and values as they are and as codes {exact, coded}, [t, dim].
 local function head(query, keys, values, how, opt)
-  local tokens = query:shape()[1]
-  local at = q.arange(0, tokens):reshape { 1, tokens }
-  local parts = {}
+  local tokens, parts = query:shape()[1], {}
   for first = 0, tokens - 1, rows_at_once do
     parts[#parts + 1] = q.scope(function()
       local count = math.min(rows_at_once, tokens - first)
+      local seen_tokens = first + count
+      local function of(x) return { exact = x.exact:rows(0, seen_tokens), coded = x.coded:rows(0, seen_tokens) } end
+      local k, v = of(keys), of(values)
+      local at = q.arange(0, seen_tokens):reshape { 1, seen_tokens }
       local own = q.arange(first, first + count):reshape { count, 1 }
       local exact = (at:lt(opt.sinks) + at:gt(own - opt.tail)):clamp(0, 1):to "f32"
       local rows = (query:rows(first, count) * how.scale):compute()
-      local function logits(k) return rows:matmul(k, { transpose_b = true }) end
-      local scores = (logits(keys.exact) * exact + logits(keys.coded) * (1 - exact)):compute()
+      local function logits(x) return rows:matmul(x, { transpose_b = true }) end
+      local scores = (logits(k.exact) * exact + logits(k.coded) * (1 - exact)):compute()
       if (how.softcap or 0) > 0 then scores = (scores / how.softcap):tanh() * how.softcap end
       local seen = at:le(own)
       if how.window > 0 then seen = seen * at:gt(own - how.window) end
       local weights = q.where(seen:gt(0), scores, -1e30):softmax():compute()
-      return q.keep(((weights * exact):compute():matmul(values.exact)
-        + (weights * (1 - exact)):compute():matmul(values.coded)):compute())
+      return q.keep(((weights * exact):compute():matmul(v.exact)
+        + (weights * (1 - exact)):compute():matmul(v.coded)):compute())
     end)
   end
   return #parts == 1 and parts[1] or q.concat(parts, 1)
