@@ -70,7 +70,7 @@ for layer, expected in pairs { [0] = "q8_0", [1] = "tq3", [12] = "q8_0" } do
   local key, value = kv_types.sides(spec, 9, 20, layer)
   assert(key.name == expected and value.name == "tq2")
 end
-for _, bad in ipairs { "auto/tq4", "tq4,mean=auto,bases=x", "tq4,mean=a.b", "f16,mean=auto",
+for _, bad in ipairs { "auto/tq4", "tq4,mean=auto,bases=x", "tq4,mean=a.b", "f16,mean=auto", "q8_0/tq4,mean=auto",
     "auto,wide=1", "tq4,wide=", "tq4,wide=1+", "tq4,wide=a", "tq4,wide=1++2", "f16,wide=1" } do
   assert(kv_types.fault(bad), bad .. " is taken")
 end

@@ -54,6 +54,7 @@ local function set_options(spec, text)
     if not coded then return name .. " is an option of codes" end
   end
   if spec.mean and spec.bases then return "bases have a mean of their own" end
+  if spec.mean and not spec.key.bits then return ("a mean comes off keys in codes, not %s"):format(spec.key.name) end
 end
 
 local expected = "expected auto, f32, f16, bf16, q8_0 or tq2 to tq4, for keys and values as q8_0/tq3, and behind a " ..
