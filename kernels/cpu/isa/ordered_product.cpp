@@ -5,13 +5,13 @@
 namespace qeng::isa::QENG_ISA {
 namespace {
 
-// Of a block of k, kOrderedDepth long, some columns of b lie in the first-level cache (64 KB at AVX-512's width, where
-// the second level feeds it in time), and the rows of a in the second.
+// Of a block of k, kOrderedDepth long, copies of some columns of b lie in the first-level cache (32 KB at AVX-512's width:
+// 256 long they did not fit), and those of the rows of a in the second.
 constexpr int64_t kColumns = kBlockVecs * kWidth < 16 ? 16 : kBlockVecs * kWidth;
 constexpr int64_t kStride = kOrderedDepth + 16;  // of a's rows: an odd number of lines, so that they share no sets
 
-// to[i, l] = element (first_row + i, first_column + l) of from, or of its transpose. What lies beside, up to multiples of
-// 16, is zeros. Rows of `to` are to_stride apart.
+// to[i, l] = from[i, l], or from[l, i] where it is transposed: i < rows, l < columns. Rows of `to` are to_stride apart, and
+// have room for whole vectors.
 void copy_part(const float* from, int64_t stride, bool transposed, int64_t rows, int64_t columns, float* to,
                int64_t to_stride) {
   if (!transposed) {
