@@ -9,8 +9,8 @@ namespace qeng {
 namespace {
 
 enum Tile { kRightSide, kSolved, kOfK, kTiles };
-constexpr int kAside = kChunk * kScanColumns;  // floats of P^T dO, a thread's 8 together, of a chunk and of the next
-constexpr int kFloats = 2 * kAside + kScanWarps * kTurned / 4;
+constexpr int kAside = kChunk * kScanColumns;  // floats of P^T dO, a thread's 8 together
+constexpr int kFloats = kAside + kScanWarps * kTurned / 4;
 template <class Form>
 using Half = ScanHalf<Form, 2, kTiles, kFloats>;
 
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
     }
     ptx::cp_async_commit();
   };
-  const auto aside_of = [&](int chunk) { return own.floats() + (chunk & 1) * kAside + place.role_thread() * 8; };
+  float* aside = own.floats() + place.role_thread() * 8;
   State<Form> state;
   if (place.role == 1) state.put(own.state((chunks - 1) & 1), dim, place.warp);
   fetch(chunks);
@@ -91,12 +91,20 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
     if (place.role == 0 && real) {
       Sums16 read[Form::kParts] = {}, right;
       read_state<Form>(read, state_tile, stage.k, place.row, dim);
-      const float* aside = aside_of(chunk);
       each_sum([&](int n, int i, int, int down) {
         right[n][i] = fmaf(total(read, n, i), stage.vector(kWriting)[place.row + down], aside[4 * n + i]);
       });
       right_side.put(0, place.row, right);
-      place.wait_for_role();
+    } else if (place.role == 1 && real) {
+      state.scale(expf(stage.vector(kSums)[kChunk - 1]));
+#pragma unroll
+      for (int i = 0; i < kChunk; i += 16)
+        state.add(faded<Form>(stage.values, i, place.half * kScanColumns, stage.vector(kAsking)), stage.q, i, dim,
+                  place.warp);
+    }
+    __syncthreads();
+
+    if (place.role == 0 && real) {
       Sums16 ranks[Form::kParts] = {}, solved, weighed;
       for (int i = place.row; i < kChunk; i += 16)
         multiply(ranks, right_side.left(0, i), stage.t.right_down(i, place.row));
@@ -108,22 +116,12 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
       });
       of_k.put(0, place.row, weighed);
       solved_tile.put(0, place.row, solved);
-    } else if (place.role == 1) {
-      if (real) {
-        state.scale(expf(stage.vector(kSums)[kChunk - 1]));
-#pragma unroll
-        for (int i = 0; i < kChunk; i += 16)
-          state.add(faded<Form>(stage.values, i, place.half * kScanColumns, stage.vector(kAsking)), stage.q, i, dim,
-                    place.warp);
-      }
-      if (chunk > 0) {
-        const Stage next = stage_of(chunk - 1);
-        Sums16 sums[Form::kParts] = {};
-        for (int i = place.row; i < kChunk; i += 16)
-          multiply(sums, next.values.left_down(i, place.half * kScanColumns), next.p.right_down(i, place.row));
-        float* aside = aside_of(chunk - 1);
-        each_sum([&](int n, int i, int, int) { aside[4 * n + i] = total(sums, n, i); });
-      }
+    } else if (place.role == 1 && chunk > 0) {
+      const Stage next = stage_of(chunk - 1);
+      Sums16 sums[Form::kParts] = {};
+      for (int i = place.row; i < kChunk; i += 16)
+        multiply(sums, next.values.left_down(i, place.half * kScanColumns), next.p.right_down(i, place.row));
+      each_sum([&](int n, int i, int, int) { aside[4 * n + i] = total(sums, n, i); });
     }
     __syncthreads();
 
@@ -135,7 +133,7 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
       const int64_t first = begin + int64_t{chunk} * kChunk + place.row;
       T* to = dx + first * op.columns + 2 * op.key_heads * op.dim + place.value_head * op.wide + place.column;
       store_columns<Form>(dv, static_cast<int>(end - first < 16 ? end - first : 16), to, op.columns,
-                          own.floats() + 2 * kAside + place.warp * kTurned / 4);
+                          own.floats() + kAside + place.warp * kTurned / 4);
       const int thread = ptx::opaque(place.role_thread());
       state_tile.template keep<Form::kRoleThreads, kScanColumns, Form::kMostDim>(
           thread, kept.dstates + (at * op.wide + place.column) * Form::kParts * op.dim, op.dim);

@@ -25,6 +25,7 @@ struct RowsForm {
   using T = Type;
   static constexpr bool kStaged = kStages, kWgmma = kHopper;
   static constexpr int kParts = kDerived<T>, kDims = kStaged ? kStagedDims : kDirectDims;
+  static constexpr int kTiles = kWgmma ? 2 : 1, kStageColumns = kTiles * kScanColumns;  // that come together
   template <int kNumberParts>
   using Tile = std::conditional_t<kWgmma, PanelTile<kNumberParts>, PartsTile<kNumberParts>>;
 };
@@ -74,7 +75,8 @@ struct Shared {
   static constexpr int kOperand = Form::kStaged ? Form::template Tile<1>::elements(kChunk, Form::kDims) : 0;
   // Stages, or what then lies in their place.
   static constexpr int kLater = std::max(4 * kChunk * kRowPitch, 4 * kPairs);
-  static constexpr int kOneStage = std::max(Tiles::kBytes, kLater), kTwoStages = std::max(2 * Tiles::kBytes, kLater);
+  static constexpr int kStage = Form::kTiles * Tiles::kBytes;
+  static constexpr int kOneStage = std::max(kStage, kLater), kTwoStages = std::max(2 * kStage, kLater);
   static_assert(!Form::kWgmma || (Tiles::kBytes % 1024 == 0 && kLater % 1024 == 0));
   static constexpr size_t bytes(int stages) {
     return (stages == 2 ? kTwoStages : kOneStage) + 4 * kOperand + sizeof(float) * (10 * kChunk + kRoleWarps);
@@ -180,11 +182,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     shared.inverse_k[thread] = prepared.inverse_k[of_key * kChunk + thread];
   }
   const auto tiles_of = [&](int column) {
-    return Tiles(shared_memory() + (column / kScanColumns & (stages - 1)) * Tiles::kBytes, of_dout + column, stride,
-                 of_v + column, op.columns, chunk.rows);
+    return Tiles(shared_memory() + (column / kScanColumns & (Form::kTiles * stages - 1)) * Tiles::kBytes,
+                 of_dout + column, stride, of_v + column, op.columns, chunk.rows);
   };
-  const auto fetch = [&](int column) {
-    if (column < op.wide) {
+  const auto fetch = [&](int stage) {
+    for (int column = stage * Form::kStageColumns; column < min((stage + 1) * Form::kStageColumns, op.wide);
+         column += kScanColumns) {
       const int64_t place = (at * op.wide + column) * kParts;
       const Tiles tiles = tiles_of(column);
       const int own = ptx::opaque(thread);
@@ -213,12 +216,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     with_rows.add(left, tiles.delta, 0, row + 16);
     Wgmma::commit();
   };
-  for (int stage = 0; stage < stages; ++stage) fetch(stage * kScanColumns);
-  for (int column = 0; column < op.wide; column += kScanColumns) {
-    wait_stage(stages);
-    Wgmma::show_stores();
-    __syncthreads();
-    const Tiles tiles = tiles_of(column);
+  const auto add_tiles = [&](const Tiles& tiles) {
     if (role == 0) {
       auto left = tiles.dout.left(row, 0);
       with_deltas(left, tiles);
@@ -250,8 +248,17 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
       Wgmma::wait(sums.sums);
     }
+  };
+  for (int stage = 0; stage < stages; ++stage) fetch(stage);
+  for (int stage = 0; stage * Form::kStageColumns < op.wide; ++stage) {
+    wait_stage(stages);
+    Wgmma::show_stores();
     __syncthreads();
-    fetch(column + stages * kScanColumns);
+    for (int i = 0; i < Form::kTiles; ++i)
+      if (const int column = stage * Form::kStageColumns + i * kScanColumns; column < op.wide)
+        add_tiles(tiles_of(column));
+    __syncthreads();
+    fetch(stage + stages);
   }
   ptx::cp_async_wait<0>();
 
@@ -356,7 +363,7 @@ struct LaneDims {
 // where x and dx are not aligned to four elements. What a warp reads of its next row is on its way while it has one.
 constexpr int kFinishThreads = 256;
 template <class T, int n>
-__global__ void __launch_bounds__(kFinishThreads, 2)
+__global__ void __launch_bounds__(kFinishThreads, 3)
     delta_finish_grad(const Delta<T> op, const DeltaPrepared prepared, const DeltaGradients from, T* dx, float* dg,
                       float* dbeta) {
   using Dims = LaneDims<n>;
