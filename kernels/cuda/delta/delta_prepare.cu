@@ -161,7 +161,6 @@ __global__ void __launch_bounds__(kThreads, 2) delta_prepare(const Delta<T> op, 
   overlaps.add(own, k, row, op.dim);
   for (int value = 0; value < op.group; ++value) {
     const int64_t at = slot * op.launched_value_heads() + head * op.group + value;
-    if (value > 0) __syncthreads();  // what the value head before has in shared memory is used up
     // Sums of g: a lane adds its two rows to those of the lanes before.
     float sum = gates.g[0] + gates.g[1];
     for (int distance = 1; distance < kWarp; distance *= 2) {
@@ -211,6 +210,13 @@ __global__ void __launch_bounds__(kThreads, 2) delta_prepare(const Delta<T> op, 
     const int role_thread = thread % kRoleThreads;
     if (is_q) {
       weigh(std::true_type());
+    } else {
+      weigh(std::false_type());
+      __syncwarp();
+      invert(chunk, row);
+    }
+    __syncthreads();
+    if (is_q) {
       if (role_thread < kChunk) {
         const float own_sum = chunk.sums[role_thread], beta = chunk.beta[role_thread], decay = expf(own_sum);
         float* vectors = out.vectors + at * kPreparedVectors * kChunk + role_thread;
@@ -220,17 +226,12 @@ __global__ void __launch_bounds__(kThreads, 2) delta_prepare(const Delta<T> op, 
         vectors[kWriting * kChunk] = expf(last - own_sum) * chunk.inverse_k[role_thread];
         vectors[kAsking * kChunk] = decay * chunk.inverse_q[role_thread];
       }
-      ptx::barrier_sync(2, kRoleThreads);
       keep_run<kRoleThreads, kElements>(role_thread, out.p + at * kElements, chunk.p.data);
     } else {
-      weigh(std::false_type());
-      __syncwarp();
-      invert(chunk, row);
-      ptx::barrier_sync(1, kRoleThreads);
       solve_column(chunk, row);
-      ptx::barrier_sync(1, kRoleThreads);
-      keep_run<kRoleThreads, kElements>(role_thread, out.t + at * kElements, chunk.t.data);
     }
+    __syncthreads();
+    keep_run<kThreads, kElements>(thread, out.t + at * kElements, chunk.t.data);
   }
 }
 

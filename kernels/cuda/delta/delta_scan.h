@@ -67,8 +67,6 @@ struct ScanPlace {
     head = block / blocks, value_head = op.first_value_head() + head, key_head = value_head / op.group;
   }
   __device__ int role_thread() const { return thread % Form::kRoleThreads; }
-  // Waits for the role's warps of this half.
-  __device__ void wait_for_role() const { ptx::barrier_sync(1 + half, Form::kRoleThreads); }
 };
 
 // The warp's share of S^T, or of its gradient.

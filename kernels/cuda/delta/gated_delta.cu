@@ -59,8 +59,9 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
     const auto state_tile = own.state(chunk & 1), delta_tile = own.rows(kDelta + (chunk & 1)),
                delta_before = own.rows(kDelta + ((chunk + 1) & 1));
     const int64_t at = (first_slot + chunk) * op.launched_value_heads() + place.head;
-    if (place.role == 0 && chunk < chunks) {
-      const Stage stage = stage_of(chunk);
+    const bool real = chunk < chunks;
+    const Stage stage = stage_of(chunk);
+    if (place.role == 0 && real) {
       Sums16 read[Form::kParts] = {}, right;
       read_state<Form>(read, state_tile, stage.k, place.row, dim);
       each_sum([&](int n, int i, int column, int down) {
@@ -69,8 +70,28 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
                       stage.vector(kBeta)[r] * stage.values.value(r, place.half * kScanColumns + column);
       });
       right_side.put(0, place.row, right);
-      place.wait_for_role();
+    } else if (place.role == 1 && kKeep) {
+      const int thread = ptx::opaque(place.role_thread());
+      const int64_t before = at - op.launched_value_heads();
+      if (chunk > 0)
+        delta_before.template keep<Form::kRoleThreads, kScanColumns, kChunk>(
+            thread, kept.deltas + (before * op.wide + place.column) * Form::kParts * kChunk, kChunk);
+      if (real)
+        state_tile.template keep<Form::kRoleThreads, kScanColumns, Form::kMostDim>(
+            thread, kept.states + (at * op.wide + place.column) * Form::kParts * op.dim, op.dim);
+    } else if (place.role == 1 && chunk > 0) {
+      const Stage earlier = stage_of(chunk - 1);
+      for (int j = 0; j <= place.row; j += 16) multiply(sums, delta_before.left(0, j), earlier.p.right(place.row, j));
+      Sums16 out;
+      each_sum([&](int n, int i, int, int) { out[n][i] = total(sums, n, i); });
+      const int64_t first = begin + int64_t{chunk - 1} * kChunk + place.row, stride = int64_t{op.value_heads} * op.wide;
+      store_columns<Form>(out, static_cast<int>(end - first < 16 ? end - first : 16),
+                          o + first * stride + place.value_head * op.wide + place.column, stride,
+                          own.floats() + place.warp * kTurned / 4);
+    }
+    __syncthreads();
 
+    if (place.role == 0 && real) {
       Sums16 delta[Form::kParts] = {}, solved, weighed;
       for (int j = 0; j <= place.row; j += 16) multiply(delta, right_side.left(0, j), stage.t.right(place.row, j));
       each_sum([&](int n, int i, int, int down) {
@@ -80,41 +101,21 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
       weighed_tile.put(0, place.row, weighed);
       delta_tile.put(0, place.row, solved);
       state.scale(expf(stage.vector(kSums)[kChunk - 1]));
-      place.wait_for_role();
+    } else if (place.role == 1 && real && !kKeep) {
+      for (auto& rank : sums) each_sum([&](int n, int i, int, int) { rank[n][i] = 0; });
+      read_state<Form>(sums, state_tile, stage.q, place.row, dim);
+    }
+    __syncthreads();
 
+    if (place.role == 0 && real) {
 #pragma unroll
       for (int j = 0; j < kChunk; j += 16) state.add(weighed_tile.left(0, j), stage.k, j, dim, place.warp);
       state.put(own.state((chunk + 1) & 1), dim, place.warp);
-    } else if (place.role == 1 && kKeep) {
-      const int64_t before = at - op.launched_value_heads();
-      const int thread = ptx::opaque(place.role_thread());
-      if (chunk > 0)
-        delta_before.template keep<Form::kRoleThreads, kScanColumns, kChunk>(
-            thread, kept.deltas + (before * op.wide + place.column) * Form::kParts * kChunk, kChunk);
-      if (chunk < chunks)
-        state_tile.template keep<Form::kRoleThreads, kScanColumns, Form::kMostDim>(
-            thread, kept.states + (at * op.wide + place.column) * Form::kParts * op.dim, op.dim);
-    } else if (place.role == 1) {
-      if (chunk > 0) {
-        const Stage stage = stage_of(chunk - 1);
-        for (int j = 0; j <= place.row; j += 16) multiply(sums, delta_before.left(0, j), stage.p.right(place.row, j));
-        Sums16 out;
-        each_sum([&](int n, int i, int, int) { out[n][i] = total(sums, n, i); });
-        const int64_t first = begin + int64_t{chunk - 1} * kChunk + place.row,
-                      stride = int64_t{op.value_heads} * op.wide;
-        store_columns<Form>(out, static_cast<int>(end - first < 16 ? end - first : 16),
-                            o + first * stride + place.value_head * op.wide + place.column, stride,
-                            own.floats() + place.warp * kTurned / 4);
-      }
-      if (chunk < chunks) {
-        const Stage stage = stage_of(chunk);
-        for (auto& rank : sums) each_sum([&](int n, int i, int, int) { rank[n][i] = 0; });
-        read_state<Form>(sums, state_tile, stage.q, place.row, dim);
-        each_sum([&](int n, int i, int, int down) {
-          const float factor = stage.vector(kAsking)[place.row + down];
-          for (auto& rank : sums) rank[n][i] *= factor;
-        });
-      }
+    } else if (place.role == 1 && real && !kKeep) {
+      each_sum([&](int n, int i, int, int down) {
+        const float factor = stage.vector(kAsking)[place.row + down];
+        for (auto& rank : sums) rank[n][i] *= factor;
+      });
     }
     if (stages == 1) {
       __syncthreads();

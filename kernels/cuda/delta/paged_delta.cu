@@ -252,27 +252,27 @@ __device__ void run_sequence(const Delta<T>& op, const DeltaPages& pages, const 
     if (place.role == 1) vectors.data = stage.q.data;
     if (fresh)
       for (int d = 0; d < op.dim; d += 16) multiply(sums, state_tile.left(0, d), vectors.right(place.row, d));
-    if (place.role == 0) {
-      for (int first = 0; first < kChunk; first += 16) {
-        if (first == place.row && fresh) {
-          Sums16 before[kParts] = {}, x;
-          for (int j = 0; j < first; j += 16) multiply(before, delta_tile.left(0, j), stage.t.right(first, j));
-          each_sum([&](int n, int i, int column, int down) {
-            const int r = first + down;
-            x[n][i] = begin_delta(stage.vector(kReading)[r], total(sums, n, i), stage.vector(kBeta)[r],
-                                  stage.values.value(r, place.half * kScanColumns + column), total(before, n, i));
-          });
-          solve(stage.t, deltas, first, begun, x);
-          each_sum([&](int n, int i, int column, int down) {
-            const int r = first + down;
-            if (r < begun || r >= end) x[n][i] = deltas[column * kDeltaPitch + r];
-            deltas[column * kDeltaPitch + r] = x[n][i];
-            if (r >= begun && r < end) kept.deltas[r * op.wide + place.column + column] = x[n][i];
-          });
-          delta_tile.put(0, first, x);
-        }
-        place.wait_for_role();
+    for (int first = 0; first < kChunk; first += 16) {
+      if (place.role == 0 && first == place.row && fresh) {
+        Sums16 before[kParts] = {}, x;
+        for (int j = 0; j < first; j += 16) multiply(before, delta_tile.left(0, j), stage.t.right(first, j));
+        each_sum([&](int n, int i, int column, int down) {
+          const int r = first + down;
+          x[n][i] = begin_delta(stage.vector(kReading)[r], total(sums, n, i), stage.vector(kBeta)[r],
+                                stage.values.value(r, place.half * kScanColumns + column), total(before, n, i));
+        });
+        solve(stage.t, deltas, first, begun, x);
+        each_sum([&](int n, int i, int column, int down) {
+          const int r = first + down;
+          if (r < begun || r >= end) x[n][i] = deltas[column * kDeltaPitch + r];
+          deltas[column * kDeltaPitch + r] = x[n][i];
+          if (r >= begun && r < end) kept.deltas[r * op.wide + place.column + column] = x[n][i];
+        });
+        delta_tile.put(0, first, x);
       }
+      __syncthreads();
+    }
+    if (place.role == 0) {
       Sums16 weighed;
       each_sum([&](int n, int i, int column, int down) {
         const int r = place.row + down;
