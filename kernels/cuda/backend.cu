@@ -107,7 +107,7 @@ class CudaBackend : public Backend {
     context_.capability = properties.major * 10 + properties.minor;
     context_.shared_limit = properties.sharedMemPerBlockOptin;
     title_ = properties.name;
-    memory_bytes_ = properties.totalGlobalMem;
+    memory_bytes_ = context_.memory = properties.totalGlobalMem;
     if (context_.capability < kLeastCapability)
       fail("unsupported", "cuda:", index, " is a ", title_, " of compute capability ", properties.major, ".",
            properties.minor, "; needed is 8.0 or more (Ampere and later)");

@@ -61,6 +61,7 @@ struct CudaContext {
   int multiprocessors = 0;
   int capability = 0;       // 80, 86, 89, 90, ...
   size_t shared_limit = 0;  // bytes of shared memory that a block may ask for
+  size_t memory = 0;        // bytes of the device
   cudaStream_t stream = nullptr;
   Fault* fault = nullptr;  // device memory, for kernels to report into
   Reclaim reclaim;         // lets go of memory that lies idle
@@ -86,7 +87,9 @@ void launch(CudaContext& context, const char* name, void (*kernel)(Params...), d
                                  [kernel, values] { std::apply(kernel, values); }));
 #else
   cudaLaunchConfig_t config{};
-  config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = shared, config.stream = context.stream;
+  config.gridDim = grid, config.blockDim = block, config.stream = context.stream;
+  config.dynamicSmemBytes =
+      (shared + 15) / 16 * 16;  // ptxas may read the last elements as 16 bytes, which memcheck sees
   std::apply(
       [&](auto&... value) {
         void* pointers[] = {const_cast<void*>(static_cast<const void*>(&value))..., nullptr};

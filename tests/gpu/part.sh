@@ -243,10 +243,10 @@ part_sanitizer() {
     [[ $tool == racecheck ]] || rounds=2
     # What an API call refuses our code says itself, and libraries try calls that may fail.
     QENG_BACKENDS=cuda QENG_ROUNDS=$rounds timeout -k 5 $((limit / 2 - 8)) "$found" --tool "$tool" --report-api-errors no --error-exitcode 86 "$conformance" \
-      'every op agrees with float64 on every backend' >"$out/sanitizer.text" 2>&1 </dev/null || code=$?
-    tail -n 25 "$out/sanitizer.text"
-    if grep -qE 'ERROR SUMMARY: [1-9]|RACECHECK SUMMARY: [1-9]|========= (Invalid|Error: |Race reported|Barrier error)' "$out/sanitizer.text"; then
-      status=1 text+="${text:+, }$tool found errors: $(grep -m 1 -E '^========= (Invalid|Error|Race|Barrier|Misaligned|Address|Program)' "$out/sanitizer.text" | cut -c 11-)"
+      'every op agrees with float64 on every backend' >"$out/$tool.text" 2>&1 </dev/null || code=$?
+    tail -n 25 "$out/$tool.text"
+    if grep -qE 'ERROR SUMMARY: [1-9]|RACECHECK SUMMARY: [1-9]|========= (Invalid|Error: |Race reported|Barrier error)' "$out/$tool.text"; then
+      status=1 text+="${text:+, }$tool found errors: $(grep -m 1 -A 1 -E '^========= (Invalid|Error|Race|Barrier|Misaligned|Address|Program)' "$out/$tool.text" | cut -c 11- | tr '\n' ' ')"
     elif ((code == 124 || code == 137)); then
       text+="${text:+, }$tool not finished in its time, no error until then"
     elif ((code == 0)); then

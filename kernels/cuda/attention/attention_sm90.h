@@ -5,13 +5,6 @@
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/ptx/ptx_sm90.h"
 
-// Only sm_90a has these instructions; for other targets the kernels give up, and nobody launches them.
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(QENG_EMULATED)
-#define QENG_SM90 1
-#else
-#define QENG_SM90 0
-#endif
-
 namespace qeng {
 namespace sm90 {
 

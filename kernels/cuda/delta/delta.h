@@ -68,6 +68,9 @@ __device__ DeltaChunk chunk_at(const Delta<T>& op, int64_t slot) {
   return {row, static_cast<int>(end - row < kChunk ? end - row : kChunk)};
 }
 
+// e^x to within 2^-22 of 1, for weights that do not leave the device.
+__device__ inline float decay_of(float x) { return ptx::exp2_approx(x * 1.4426950408889634f); }
+
 // Vectors of a chunk of a value head, which are 0 from its last row on but for the sums.
 enum DeltaVector {
   kSums,     // of g
@@ -82,22 +85,14 @@ enum DeltaVector {
 struct DeltaPrepared {
   float *inverse_q, *inverse_k;  // [slots, heads, kChunk]: row i of Q is inverse_q[i] q'_i
   float* vectors;                // [slots, value heads, kPreparedVectors, kChunk]
-  bf16 *t, *p;                   // [slots, value heads, parts, kChunk, kChunk]
+  bf16 *t, *p;                   // [slots, value heads, a triangle]
 };
-
-// Two neighbours of a [kParts, kChunk, kChunk] matrix.
 template <int kParts>
-__device__ inline void put_pair(bf16* matrix, int row, int column, float low, float high) {
-  uint32_t packed[kParts];
-  split(low, high, packed);
-#pragma unroll
-  for (int part = 0; part < kParts; ++part)
-    *reinterpret_cast<uint32_t*>(matrix + (part * kChunk + row) * kChunk + column) = packed[part];
-}
+using ChunkTriangle = Triangle<kParts, kChunk, false>;
 
-template <class T>
+template <int kParts, class T>
 DeltaPrepared allocate_prepared(const Delta<T>& op, int64_t slots, CudaContext& context);
-template <class T>
+template <int kParts, class T>
 void prepare_delta(const Delta<T>& op, const DeltaPrepared& prepared, CudaContext& context);
 
 // Rows past the last document become 0. Reports boundaries that are wrong.

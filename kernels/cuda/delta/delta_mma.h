@@ -95,6 +95,32 @@ __device__ inline Parts<kParts> left_of(const Sums16& c) {
   return a;
 }
 
+// An element as the sum of its parts, two neighbours of one part, and eight of whole 16 bytes.
+template <int kParts, class Tile>
+__device__ inline float value_of(const Tile& tile, int row, int column) {
+  float sum = 0;
+#pragma unroll
+  for (int part = kParts - 1; part >= 0; --part) sum += to_f32(*tile.at(part, row, column));
+  return sum;
+}
+__device__ inline float2 pair_of(const bf16* at) {
+  const uint32_t pair = *reinterpret_cast<const uint32_t*>(at);
+  return make_float2(float_of(pair << 16), float_of(pair & 0xffff0000u));
+}
+template <int kParts, class Tile>
+__device__ inline void eight_of(const Tile& tile, int row, int column, float (&x)[8]) {
+#pragma unroll
+  for (int part = kParts - 1; part >= 0; --part) {
+    const uint4 eight = *reinterpret_cast<const uint4*>(tile.at(part, row, column));
+    const uint32_t pairs[4] = {eight.x, eight.y, eight.z, eight.w};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float each = float_of(i % 2 ? pairs[i / 2] & 0xffff0000u : pairs[i / 2] << 16);
+      x[i] = part == kParts - 1 ? each : x[i] + each;
+    }
+  }
+}
+
 // Parts of a matrix in shared memory. Rows are 16 bytes longer than their elements, so that eight of them lie in
 // different banks.
 constexpr int kRowGap = 8;
@@ -105,7 +131,10 @@ struct PartsTile {
 
   __device__ int pitch() const { return columns + kRowGap; }
   __device__ bf16* at(int part, int row, int column) const { return data + (part * rows + row) * pitch() + column; }
-  __device__ bf16* end() const { return data + kParts * rows * pitch(); }
+  __device__ bf16* end() const { return data + elements(rows, columns); }
+  __host__ __device__ static constexpr int elements(int rows, int columns) {
+    return kParts * rows * (columns + kRowGap);
+  }
 
   // The 16 x 16 block at a row and a column. left: rows are the product's rows, right: its columns; _down: as where
   // the matrix is transposed.
@@ -130,14 +159,11 @@ struct PartsTile {
       }
   }
 
-  __device__ float value(int row, int column) const {
-    float sum = 0;
-#pragma unroll
-    for (int part = kParts - 1; part >= 0; --part) sum += to_f32(*at(part, row, column));
-    return sum;
-  }
+  __device__ float value(int row, int column) const { return value_of<kParts>(*this, row, column); }
+  __device__ float2 pair(int row, int down, int column) const { return pair_of(at(0, row + down, column)); }
+  __device__ void eight(int row, int column, float (&x)[8]) const { eight_of<kParts>(*this, row, column, x); }
 
-  // All of it, rows of kColumns, from memory whose rows have `count` columns and are `stride` elements apart, part after
+  // All of it, kRows of kColumns, from memory whose rows have `count` columns and are `stride` elements apart, part after
   // part; or to memory without gaps. The first is not waited for.
   template <int kThreads, int kRows, int kColumns>
   __device__ void fetch(int thread, const bf16* from, int stride, int count) const {
@@ -152,12 +178,18 @@ struct PartsTile {
       ptx::cp_async_16(data + (row + r) * (kColumns + kRowGap) + chunk, source + r * stride, chunk < count ? 16 : 0);
     }
   }
-  __device__ void keep(bf16* to, int count, int thread, int threads) const {
-    const int chunks = columns / 8;
-    for (int i = ptx::opaque(thread); i < kParts * rows * chunks; i += threads)
-      if (i % chunks * 8 < count)
-        *reinterpret_cast<uint4*>(to + i / chunks * count + i % chunks * 8) =
-            *reinterpret_cast<const uint4*>(data + i / chunks * pitch() + i % chunks * 8);
+  template <int kThreads, int kRows, int kColumns>
+  __device__ void keep(int thread, bf16* to, int count) const {
+    constexpr int kChunks = kColumns / 8, kAtOnce = kThreads / kChunks;
+    static_assert(kThreads % kChunks == 0 && kParts * kRows % kAtOnce == 0);
+    const int row = static_cast<int>(static_cast<unsigned>(thread) / kChunks),
+              chunk = static_cast<int>(static_cast<unsigned>(thread) % kChunks) * 8;
+    if (chunk >= count) return;
+    to += row * count + chunk;
+    const bf16* from = data + row * (kColumns + kRowGap) + chunk;
+#pragma unroll
+    for (int r = 0; r < kParts * kRows; r += kAtOnce, to += kAtOnce * count)
+      *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from + r * (kColumns + kRowGap));
   }
 
  private:
@@ -206,6 +238,26 @@ __device__ inline void fetch_rows(int thread, const PartsTile<1>& tile, const bf
   }
 }
 
+// Starts to copy n elements that lie one after another, in whole 16 bytes.
+template <int kThreads, int n, class T>
+__device__ inline void fetch_run(int thread, T* to, const T* from) {
+  constexpr int kElements = 16 / static_cast<int>(sizeof(T));
+  static_assert(n % kElements == 0);
+  to += thread * kElements, from += thread * kElements;
+#pragma unroll
+  for (int i = 0; i < n; i += kThreads * kElements)
+    if (n % (kThreads * kElements) == 0 || i + thread * kElements < n) ptx::cp_async_16(to + i, from + i);
+}
+
+// Copies such a run from shared memory.
+template <int kThreads, int n>
+__device__ inline void keep_run(int thread, bf16* to, const bf16* from) {
+#pragma unroll
+  for (int i = 0; i < n; i += kThreads * 8)
+    if (n % (kThreads * 8) == 0 || i + thread * 8 < n)
+      *reinterpret_cast<uint4*>(to + i + thread * 8) = *reinterpret_cast<const uint4*>(from + i + thread * 8);
+}
+
 // Waits for the oldest of one or two stages that are on their way.
 __device__ inline void wait_stage(int stages) {
   if (stages == 2)
@@ -224,6 +276,13 @@ struct MemoryRows {
 
   __device__ float value(int row, int column) const {
     return row >= first && row < rows ? to_f32(data[row * stride + column]) : 0.0f;
+  }
+  __device__ float2 pair(int row, int down, int column) const {
+    return make_float2(value(row + down, column), value(row + down, column + 1));
+  }
+  __device__ void eight(int row, int column, float (&x)[8]) const {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) x[i] = value(row, column + i);
   }
   __device__ Parts<kParts> left(int row, int column) const {
     const int g = static_cast<int>(threadIdx.x) % kWarp / 4, t = static_cast<int>(threadIdx.x) % 4;
@@ -249,41 +308,76 @@ struct MemoryRows {
   }
 };
 
-// Parts of a matrix [kParts, kSize, kSize] in device memory; right operands as PartsTile's are.
-template <int kParts, int kSize>
-struct MemoryParts {
-  const bf16* data;
+// Parts of a lower triangle of kSize rows and columns, in shared or device memory: bands of 16 rows, each of as many
+// columns as its last block of 16 has and kRowGap more, so that a triangle is one run of bytes in both. Right operands
+// are as PartsTile's; what lies above the diagonal's blocks may not be asked for.
+template <int kNumberParts, int kSize, bool kShared>
+struct Triangle {
+  static constexpr int kParts = kNumberParts, kBands = kSize / 16;
+  static constexpr int kPart = 16 * kBands * (8 * (kBands + 1) + kRowGap);  // elements
+  static constexpr int kElements = kParts * kPart;
+  static_assert(kPart % 8 == 0);
+  bf16* data;
 
-  __device__ const bf16* at(int part, int row, int column) const {
-    return data + (part * kSize + row) * kSize + column;
+  __device__ static int pitch(int band) { return 16 * (band + 1) + kRowGap; }
+  // A row of a band, which the compiler does not always know to be one of its 16.
+  __device__ bf16* at(int part, int band, int row, int column) const {
+    return data + part * kPart + 16 * band * (8 * (band + 1) + kRowGap) + row * pitch(band) + column;
   }
-  __device__ float value(int row, int column) const {
-    float sum = 0;
+  __device__ bf16* at(int part, int row, int column) const { return at(part, row / 16, row % 16, column); }
+  __device__ float value(int row, int column) const { return value_of<kParts>(*this, row, column); }
+  // One element, and two neighbours of a row.
+  __device__ void put(int band, int row, int column, float x) const {
 #pragma unroll
-    for (int part = kParts - 1; part >= 0; --part) sum += to_f32(*at(part, row, column));
-    return sum;
+    for (int part = 0; part < kParts; ++part) {
+      const uint32_t rounded = ptx::pack_bf16(x, 0);
+      at(part, band, row, column)->bits = static_cast<uint16_t>(rounded);
+      x -= float_of(rounded << 16);
+    }
   }
+  __device__ void put(int band, int row, int column, float low, float high) const {
+    uint32_t packed[kParts];
+    split(low, high, packed);
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) *reinterpret_cast<uint32_t*>(at(part, band, row, column)) = packed[part];
+  }
+  // Blocks of 16 x 16 as PartsTile's.
+  __device__ Parts<kParts> left_down(int row, int column) const { return swapped(right_down(row, column)); }
   __device__ Parts<kParts> right(int row, int column) const {
-    const int g = static_cast<int>(threadIdx.x) % kWarp / 4, t = static_cast<int>(threadIdx.x) % 4;
     Parts<kParts> b;
+    if constexpr (kShared) {
+      const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
-    for (int part = 0; part < kParts; ++part)
+      for (int part = 0; part < kParts; ++part)
+        ptx::ldmatrix_x4(b.r[part], at(part, row / 16, lane % 8 + lane / 16 * 8, column + lane / 8 % 2 * 8));
+    } else {
+      const int g = static_cast<int>(threadIdx.x) % kWarp / 4, t = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        b.r[part][i] =
-            *reinterpret_cast<const uint32_t*>(at(part, row + 8 * (i / 2) + g, column + 8 * (i % 2) + 2 * t));
+      for (int part = 0; part < kParts; ++part)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          b.r[part][i] =
+              *reinterpret_cast<const uint32_t*>(at(part, row / 16, 8 * (i / 2) + g, column + 8 * (i % 2) + 2 * t));
+    }
     return b;
   }
   __device__ Parts<kParts> right_down(int row, int column) const {
-    const int g = static_cast<int>(threadIdx.x) % kWarp / 4, t = static_cast<int>(threadIdx.x) % 4;
     Parts<kParts> b;
+    if constexpr (kShared) {
+      const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
-    for (int part = 0; part < kParts; ++part)
+      for (int part = 0; part < kParts; ++part)
+        ptx::ldmatrix_x4_trans(b.r[part], at(part, row / 16, lane % 8 + lane / 8 % 2 * 8, column + lane / 16 * 8));
+    } else {
+      const int g = static_cast<int>(threadIdx.x) % kWarp / 4, t = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const bf16* pair = at(part, row + 8 * (i % 2) + 2 * t, column + 8 * (i / 2) + g);
-        b.r[part][i] = uint32_t{pair[kSize].bits} << 16 | pair[0].bits;
-      }
+      for (int part = 0; part < kParts; ++part)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const bf16* upper = at(part, row / 16, 8 * (i % 2) + 2 * t, column + 8 * (i / 2) + g);
+          b.r[part][i] = uint32_t{upper[pitch(row / 16)].bits} << 16 | upper->bits;
+        }
+    }
     return b;
   }
 };

@@ -5,27 +5,26 @@
 namespace qeng {
 namespace {
 
-constexpr int kThreads = 128, kWarps = kThreads / kWarp;
-constexpr int kPitch = kChunk + 4;  // floats of a row in shared memory
-constexpr int kSolved = 16;         // rows of the triangular system that a thread holds in registers
-
+constexpr int kRows = kChunk / 16;  // warps of a role, each with 16 rows of the chunk
+constexpr int kRoleThreads = kRows * kWarp, kThreads = 2 * kRoleThreads;
 constexpr int kStagedDim = 128;  // most dims of rows that come by way of shared memory
+constexpr int kPitch = 16 + 4;   // floats of a row of a diagonal block in shared memory
 
-// What lies in shared memory.
+// What lies in shared memory. rows: k and q where they are staged, and in their place, once they are multiplied, A, T and
+// A's diagonal blocks in f32.
+template <int kParts>
 struct Chunk {
-  float *overlaps, *scores;  // K K^T and Q K^T: [row, column]
-  float *a, *t;              // a: [column, row]   t: [row, column]. Before them the staged rows of k and q lie there.
-  float *inverse_q, *inverse_k, *sums, *beta;
+  using Tile = Triangle<kParts, kChunk, true>;
+  static constexpr int kSolving = 2 * 2 * Tile::kElements + 4 * kChunk * kPitch;
+  static constexpr int kRowsBytes = std::max(kSolving, 2 * 2 * kChunk * (kStagedDim + kRowGap));
+  static constexpr size_t kBytes = kRowsBytes + 2 * Tile::kElements + sizeof(float) * 4 * kChunk;
+  char* rows = shared_memory();
+  Tile a{reinterpret_cast<bf16*>(rows)}, t{a.data + Tile::kElements};
+  float* diagonal = reinterpret_cast<float*>(t.data + Tile::kElements);  // [kChunk, kPitch]
+  Tile p{reinterpret_cast<bf16*>(rows + kRowsBytes)};
+  float* sums = reinterpret_cast<float*>(p.data + Tile::kElements);
+  float *beta = sums + kChunk, *inverse_q = beta + kChunk, *inverse_k = inverse_q + kChunk;
 };
-static_assert(2 * (kStagedDim + kRowGap) <= 4 * kPitch);
-constexpr size_t kShared = sizeof(float) * (4 * kChunk * kPitch + 4 * kChunk);
-__device__ Chunk shared_chunk() {
-  float* memory = reinterpret_cast<float*>(shared_memory());
-  constexpr int kMatrix = kChunk * kPitch;
-  float* vectors = memory + 4 * kMatrix;
-  return {memory,  memory + kMatrix, memory + 2 * kMatrix, memory + 3 * kMatrix,
-          vectors, vectors + kChunk, vectors + 2 * kChunk, vectors + 3 * kChunk};
-}
 
 // 1 / sqrt(|x|^2 + eps) of a row, by a warp.
 template <class Rows>
@@ -41,7 +40,7 @@ __device__ float inverse_norm(const Rows& x, int row, int n, float eps) {
 // The same of a staged row, by a thread, whose neighbours' rows lie in other banks.
 __device__ inline float inverse_norm(const bf16* row, float eps) {
   float squares[4] = {};
-#pragma unroll
+#pragma unroll 4
   for (int i = 0; i < kStagedDim; i += 8) {
     const uint4 eight = *reinterpret_cast<const uint4*>(row + i);
     const uint32_t pairs[4] = {eight.x, eight.y, eight.z, eight.w};
@@ -54,156 +53,185 @@ __device__ inline float inverse_norm(const bf16* row, float eps) {
   return 1.0f / sqrtf(squares[0] + squares[1] + (squares[2] + squares[3]) + eps);
 }
 
-// overlaps and scores up to the diagonal's blocks of 16; a warp has 16 rows.
-template <class Rows>
-__device__ void multiply_rows(const Rows& q, const Rows& k, int dim, const Chunk& chunk) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, row = static_cast<int>(threadIdx.x) / kWarp * 16;
-  Sums16 of_k[kChunk / 16] = {}, of_q[kChunk / 16] = {};
-  for (int d = 0; d < dim; d += 16) {
-    const auto left_k = k.left(row, d), left_q = q.left(row, d);
+// Of a lane's two rows, 2 lane and 2 lane + 1.
+struct Gates {
+  float g[2], beta[2];
+};
+
+// Rows' products with the chunk's keys, up to the diagonal's block of 16.
+struct Overlaps {
+  Sums16 sums[kRows] = {};
+  template <class Rows>
+  __device__ void add(const Rows& rows, const Rows& keys, int row, int dim) {
+    for (int d = 0; d < dim; d += 16) {
+      const auto left = rows.left(row, d);
 #pragma unroll
-    for (int n = 0; n < kChunk / 16; ++n) {
-      if (16 * n > row) continue;
-      const auto right = k.right(16 * n, d);
-      multiply(of_k[n], left_k, right);
-      multiply(of_q[n], left_q, right);
+      for (int n = 0; n < kRows; ++n)
+        if (16 * n <= row) multiply(sums[n], left, keys.right(16 * n, d));
     }
   }
-#pragma unroll
-  for (int n = 0; n < kChunk / 16; ++n)
-#pragma unroll
-    for (int e = 0; e < 8; ++e) {
-      const int i = row + lane / 4 + e / 2 % 2 * 8, j = 16 * n + e / 4 * 8 + lane % 4 * 2 + e % 2;
-      if (16 * n > row) continue;
-      chunk.overlaps[i * kPitch + j] = of_k[n][e / 4][e % 4] * chunk.inverse_k[i] * chunk.inverse_k[j];
-      chunk.scores[i * kPitch + j] = of_q[n][e / 4][e % 4] * chunk.inverse_q[i] * chunk.inverse_k[j];
-    }
-}
+};
 
-// Adds a's rows first .. first + kSolved - 1 of a column, times `before`, to x from its element `from` on.
-__device__ inline void add_column(const float* a, int column, int first, int from, float before, float (&x)[kSolved]) {
+// T's diagonal block, (1 - A)^-1, by columns, one a lane.
+template <int kParts>
+__device__ inline void invert(const Chunk<kParts>& chunk, int row) {
+  const int column = static_cast<int>(threadIdx.x) % kWarp;
+  if (column >= 16) return;
+  const float* a = chunk.diagonal + row * kPitch;
+  float x[16];
 #pragma unroll
-  for (int i = 0; i < kSolved; i += 4) {
-    if (i + 3 < from) continue;
-    const float4 four = *reinterpret_cast<const float4*>(a + column * kPitch + first + i);
-    if (i >= from) x[i] = fmaf(four.x, before, x[i]);
-    if (i + 1 >= from) x[i + 1] = fmaf(four.y, before, x[i + 1]);
-    if (i + 2 >= from) x[i + 2] = fmaf(four.z, before, x[i + 2]);
-    if (i + 3 >= from) x[i + 3] = fmaf(four.w, before, x[i + 3]);
+  for (int i = 0; i < 16; ++i) {
+    x[i] = i == column ? 1.0f : 0.0f;
+#pragma unroll
+    for (int j = 0; j < i; ++j) x[i] = fmaf(a[i * kPitch + j], x[j], x[i]);
+    chunk.t.put(row / 16, i, row + column, x[i]);
   }
 }
 
-// t = (1 - a)^-1 by columns, one a thread: row i of t is that of 1 plus the rows before it times a's row i.
-__device__ void invert(const float* a, float* t) {
-  const int column = static_cast<int>(threadIdx.x);
-  if (column >= kChunk) return;
-  for (int first = 0; first < kChunk; first += kSolved) {
-    float x[kSolved];
+// T's blocks under the diagonal's in a column of blocks, by a warp that no other waits for. As T_ij = T_ii (sum over k of
+// A_ik T_kj), T_ij^T is (sum of T_kj^T A_ik^T) T_ii^T, whose operands lie in shared memory or are sums.
+template <int kParts>
+__device__ inline void solve_column(const Chunk<kParts>& chunk, int column) {
+  const int g = static_cast<int>(threadIdx.x) % kWarp / 4, t = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll 1
+  for (int i = column + 16; i < kChunk; i += 16) {
+    Sums16 sums[kParts] = {}, solved[kParts] = {}, before;
+#pragma unroll 1
+    for (int k = column; k < i; k += 16) multiply(sums, chunk.t.left_down(k, column), chunk.a.right(i, k));
 #pragma unroll
-    for (int i = 0; i < kSolved; ++i) x[i] = first + i == column ? 1.0f : 0.0f;
-    for (int j = column / kSolved * kSolved; j < first; ++j)  // t is 0 above
-      add_column(a, j, first, 0, t[j * kPitch + column], x);
+    for (int n = 0; n < 2; ++n)
 #pragma unroll
-    for (int j = 0; j < kSolved; ++j) {
-      t[(first + j) * kPitch + column] = x[j];
-      add_column(a, first + j, first, j + 1, x[j], x);
-    }
+      for (int e = 0; e < 4; ++e) before[n][e] = total(sums, n, e);
+    multiply(solved, left_of<kParts>(before), chunk.t.right(i, i));
+#pragma unroll
+    for (int n = 0; n < 2; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        chunk.t.put(i / 16, 8 * n + 2 * t + e % 2, column + g + e / 2 * 8, total(solved, n, e));
+    __syncwarp();
   }
 }
 
-template <class T, bool kStaged>
-__global__ void __launch_bounds__(kThreads, 3) delta_prepare(const Delta<T> op, const DeltaPrepared out) {
+template <int kParts, class T, bool kStaged>
+__global__ void __launch_bounds__(kThreads, 2) delta_prepare(const Delta<T> op, const DeltaPrepared out) {
   const int64_t slot = blockIdx.x;
   const int head = static_cast<int>(blockIdx.y), key_head = op.first_head + head;
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp % kRows,
+            row = warp * 16;
+  const bool is_q = thread >= kRoleThreads;
   const DeltaChunk rows = chunk_at(op, slot);
   if (rows.rows == 0) return;
-  const Chunk chunk = shared_chunk();
+  const Chunk<kParts> chunk;
   RowsOf<T, kStaged> q, k;
   if constexpr (kStaged) {
-    k = {reinterpret_cast<bf16*>(chunk.a), kChunk, kStagedDim}, q = {k.end(), kChunk, kStagedDim};
+    k = {reinterpret_cast<bf16*>(chunk.rows), kChunk, kStagedDim}, q = {k.end(), kChunk, kStagedDim};
     fetch_rows<kThreads, kChunk, kStagedDim>(thread, k, op.k(rows.row, key_head), op.columns, op.dim, rows.rows);
     fetch_rows<kThreads, kChunk, kStagedDim>(thread, q, op.q(rows.row, key_head), op.columns, op.dim, rows.rows);
     ptx::cp_async_commit();
-    ptx::cp_async_wait<0>();
-    __syncthreads();
   } else {
     k = {op.k(rows.row, key_head), op.columns, rows.rows}, q = {op.q(rows.row, key_head), op.columns, rows.rows};
   }
-  const auto keep = [&](int i, float of_q, float of_k) {
-    const int64_t at = (slot * op.heads + head) * kChunk + i;
-    chunk.inverse_q[i] = out.inverse_q[at] = of_q;
-    chunk.inverse_k[i] = out.inverse_k[at] = of_k;
-  };
-  if constexpr (kStaged) {
-    static_assert(kThreads >= kChunk);
-    if (thread < kChunk) {
-      const bool real = thread < rows.rows;
-      keep(thread, real ? inverse_norm(q.at(0, thread, 0), op.eps) * op.scale : 0.0f,
-           real ? inverse_norm(k.at(0, thread, 0), op.eps) : 0.0f);
+  const auto gates_of = [&](int value) {
+    Gates gates{};
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int64_t at = (rows.row + 2 * lane + e) * op.value_heads + key_head * op.group + value;
+      if (2 * lane + e < rows.rows) gates.g[e] = op.g[at], gates.beta[e] = op.beta[at];
     }
+    return gates;
+  };
+  Gates gates = gates_of(0);  // of the value head that comes next
+  ptx::cp_async_wait<0>();
+  __syncthreads();
+  auto own = k;  // of the role
+  if (is_q) own.data = q.data;
+  float *inverse = is_q ? chunk.inverse_q : chunk.inverse_k,
+        *inverse_out = (is_q ? out.inverse_q : out.inverse_k) + (slot * op.heads + head) * kChunk;
+  const float scale = is_q ? op.scale : 1.0f;
+  if constexpr (kStaged) {
+    const int i = thread % kRoleThreads;
+    if (i < kChunk) inverse[i] = inverse_out[i] = i < rows.rows ? inverse_norm(own.at(0, i, 0), op.eps) * scale : 0.0f;
   } else {
-    for (int i = thread / kWarp; i < kChunk; i += kWarps) {
-      const bool real = i < rows.rows;  // the same in all lanes
-      const float of_q = real ? inverse_norm(q, i, op.dim, op.eps) * op.scale : 0.0f;
-      const float of_k = real ? inverse_norm(k, i, op.dim, op.eps) : 0.0f;
-      if (lane == 0) keep(i, of_q, of_k);
+    for (int i = warp; i < kChunk; i += kRows) {
+      const float norm = i < rows.rows ? inverse_norm(own, i, op.dim, op.eps) * scale : 0.0f;  // the same in all lanes
+      if (lane == 0) inverse[i] = inverse_out[i] = norm;
     }
   }
-  __syncthreads();
-  multiply_rows(q, k, op.dim, chunk);
+  Overlaps overlaps;
+  overlaps.add(own, k, row, op.dim);
   for (int value = 0; value < op.group; ++value) {
     const int64_t at = slot * op.launched_value_heads() + head * op.group + value;
-    const int value_head = key_head * op.group + value;
-    __syncthreads();
-    if (thread < kWarp) {  // sums of g: a lane adds its two rows to those of the lanes before
-      const auto of_row = [&](const float* x, int i) {
-        return i < rows.rows ? x[(rows.row + i) * op.value_heads + value_head] : 0.0f;
-      };
-      const float first = of_row(op.g, 2 * lane), second = first + of_row(op.g, 2 * lane + 1);
-      float sum = second;
-      for (int distance = 1; distance < kWarp; distance *= 2) {
-        const float before = __shfl_up_sync(kAllLanes, sum, static_cast<unsigned>(distance));
-        if (lane >= distance) sum += before;
-      }
-      const float before = __shfl_up_sync(kAllLanes, sum, 1);
-      chunk.sums[2 * lane] = lane > 0 ? before + first : first;
+    // Sums of g: a lane adds its two rows to those of the lanes before.
+    float sum = gates.g[0] + gates.g[1];
+    for (int distance = 1; distance < kWarp; distance *= 2) {
+      const float before = __shfl_up_sync(kAllLanes, sum, static_cast<unsigned>(distance));
+      if (lane >= distance) sum += before;
+    }
+    const float before = __shfl_up_sync(kAllLanes, sum, 1), last = __shfl_sync(kAllLanes, sum, kWarp - 1);
+    if (thread < kWarp) {
+      chunk.sums[2 * lane] = lane > 0 ? before + gates.g[0] : gates.g[0];
       chunk.sums[2 * lane + 1] = sum;
-      const float last = __shfl_sync(kAllLanes, sum, kWarp - 1);
-      float* vectors = out.vectors + at * kPreparedVectors * kChunk;
-      for (int i = 2 * lane; i < 2 * lane + 2; ++i) {
-        const float own = chunk.sums[i], beta = chunk.beta[i] = of_row(op.beta, i), decay = expf(own);
-        vectors[kSums * kChunk + i] = own;
-        vectors[kBeta * kChunk + i] = beta;
-        vectors[kReading * kChunk + i] = -beta * decay * chunk.inverse_k[i];
-        vectors[kWriting * kChunk + i] = expf(last - own) * chunk.inverse_k[i];
-        vectors[kAsking * kChunk + i] = decay * chunk.inverse_q[i];
-      }
+      chunk.beta[2 * lane] = gates.beta[0], chunk.beta[2 * lane + 1] = gates.beta[1];
     }
-    __syncthreads();
-    bf16* p = out.p + at * kDerived<T> * kChunk * kChunk;
-    for (int pair = thread; pair < kChunk * kChunk / 2; pair += kThreads) {
-      const int i = pair / (kChunk / 2), j = pair % (kChunk / 2) * 2;
-      if (j / kSolved > i / kSolved) continue;
-      float of_p[2] = {};
+    if (value + 1 < op.group) gates = gates_of(value + 1);
+    __syncthreads();                      // and k and q are multiplied, or what was solved before is written
+    const int place = ptx::opaque(lane);  // else addresses are kept in registers from head to head
+    const auto weigh = [&](auto of_q) {   // A's or P's rows
+      constexpr bool kOfQ = decltype(of_q)::value;
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int place = i * kPitch + j + e;
-        const float decay = j + e <= i ? expf(chunk.sums[i] - chunk.sums[j + e]) : 0.0f;
-        if (j + e <= i) of_p[e] = decay * chunk.scores[place];
-        chunk.a[(j + e) * kPitch + i] = j + e < i ? -chunk.beta[i] * decay * chunk.overlaps[place] : 0.0f;
+      for (int half = 0; half < 2; ++half) {
+        const int in_band = place / 4 + 8 * half, i = row + in_band;
+        const float of_row = kOfQ ? chunk.inverse_q[i] : -chunk.beta[i] * chunk.inverse_k[i], sum_i = chunk.sums[i];
+#pragma unroll
+        for (int n = 0; n < kRows; ++n) {
+          if (n > warp) continue;
+#pragma unroll
+          for (int tile = 0; tile < 2; ++tile) {
+            const int j = 16 * n + 8 * tile + place % 4 * 2;
+            const float2 sums = *reinterpret_cast<const float2*>(chunk.sums + j),
+                         norms = *reinterpret_cast<const float2*>(chunk.inverse_k + j);
+            const float* overlap = overlaps.sums[n][tile] + 2 * half;
+            const auto factor = [&](int column, float sum_j, float norm) {
+              return column < i + kOfQ ? of_row * norm * decay_of(sum_i - sum_j) : 0.0f;
+            };
+            const float low = factor(j, sums.x, norms.x) * overlap[0],
+                        high = factor(j + 1, sums.y, norms.y) * overlap[1];
+            if (kOfQ)
+              chunk.p.put(warp, in_band, j, low, high);
+            else if (n < warp)
+              chunk.a.put(warp, in_band, j, low, high);
+            else
+              *reinterpret_cast<float2*>(chunk.diagonal + i * kPitch + j - row) = make_float2(low, high);
+          }
+        }
       }
-      put_pair<kDerived<T>>(p, i, j, of_p[0], of_p[1]);
+    };
+    constexpr int kElements = ChunkTriangle<kParts>::kElements;
+    const int role_thread = thread % kRoleThreads;
+    if (is_q) {
+      weigh(std::true_type());
+    } else {
+      weigh(std::false_type());
+      __syncwarp();
+      invert(chunk, row);
     }
     __syncthreads();
-    invert(chunk.a, chunk.t);
-    __syncthreads();
-    bf16* t = out.t + at * kDerived<T> * kChunk * kChunk;
-    for (int pair = thread; pair < kChunk * kChunk / 2; pair += kThreads) {
-      const int i = pair / (kChunk / 2), j = pair % (kChunk / 2) * 2;
-      if (j / kSolved > i / kSolved) continue;  // nobody reads these, nor p's
-      put_pair<kDerived<T>>(t, i, j, chunk.t[i * kPitch + j], chunk.t[i * kPitch + j + 1]);
+    if (is_q) {
+      if (role_thread < kChunk) {
+        const float own_sum = chunk.sums[role_thread], beta = chunk.beta[role_thread], decay = expf(own_sum);
+        float* vectors = out.vectors + at * kPreparedVectors * kChunk + role_thread;
+        vectors[kSums * kChunk] = own_sum;
+        vectors[kBeta * kChunk] = beta;
+        vectors[kReading * kChunk] = -beta * decay * chunk.inverse_k[role_thread];
+        vectors[kWriting * kChunk] = expf(last - own_sum) * chunk.inverse_k[role_thread];
+        vectors[kAsking * kChunk] = decay * chunk.inverse_q[role_thread];
+      }
+      keep_run<kRoleThreads, kElements>(role_thread, out.p + at * kElements, chunk.p.data);
+    } else {
+      solve_column(chunk, row);
     }
+    __syncthreads();
+    keep_run<kThreads, kElements>(thread, out.t + at * kElements, chunk.t.data);
   }
 }
 
@@ -222,27 +250,28 @@ __global__ void clear_rows(const int32_t* cu, int documents, int64_t rows, int64
 
 }  // namespace
 
-template <class T>
+template <int kParts, class T>
 DeltaPrepared allocate_prepared(const Delta<T>& op, int64_t slots, CudaContext& context) {
   const int64_t heads = slots * op.heads, value_heads = heads * op.group;
-  const int64_t matrix = kDerived<T> * kChunk * kChunk;
+  const int64_t matrix = ChunkTriangle<kParts>::kElements;
   float* vectors = context.scratch.take<float>((2 * heads + kPreparedVectors * value_heads) * kChunk);
   bf16* matrices = context.scratch.take<bf16>(2 * value_heads * matrix);
   return {vectors, vectors + heads * kChunk, vectors + 2 * heads * kChunk, matrices, matrices + value_heads * matrix};
 }
-template DeltaPrepared allocate_prepared(const Delta<float>&, int64_t, CudaContext&);
-template DeltaPrepared allocate_prepared(const Delta<bf16>&, int64_t, CudaContext&);
+template DeltaPrepared allocate_prepared<3>(const Delta<float>&, int64_t, CudaContext&);
+template DeltaPrepared allocate_prepared<2>(const Delta<bf16>&, int64_t, CudaContext&);
 
-template <class T>
+template <int kParts, class T>
 void prepare_delta(const Delta<T>& op, const DeltaPrepared& out, CudaContext& context) {
   const dim3 grid(static_cast<unsigned>(slots_of(op)), static_cast<unsigned>(op.heads));
   if constexpr (std::is_same_v<T, bf16>)
     if (op.dim <= kStagedDim && aligned(op.x, 16))
-      return QENG_LAUNCH(context, (delta_prepare<T, true>), grid, dim3(kThreads), kShared, op, out);
-  QENG_LAUNCH(context, (delta_prepare<T, false>), grid, dim3(kThreads), kShared, op, out);
+      return QENG_LAUNCH(context, (delta_prepare<kParts, T, true>), grid, dim3(kThreads), Chunk<kParts>::kBytes, op,
+                         out);
+  QENG_LAUNCH(context, (delta_prepare<kParts, T, false>), grid, dim3(kThreads), Chunk<kParts>::kBytes, op, out);
 }
-template void prepare_delta(const Delta<float>&, const DeltaPrepared&, CudaContext&);
-template void prepare_delta(const Delta<bf16>&, const DeltaPrepared&, CudaContext&);
+template void prepare_delta<3>(const Delta<float>&, const DeltaPrepared&, CudaContext&);
+template void prepare_delta<2>(const Delta<bf16>&, const DeltaPrepared&, CudaContext&);
 
 template <class T>
 void clear_past(const View& cu, const View& out, CudaContext& context) {

@@ -2,95 +2,110 @@
 // of the state that a chunk leaves and dR that of beta R (R = V - e^{sum} K S):
 //   dR = T^T (e^{last - sum} K dS + P^T dO)    dV = beta dR
 //   dS <- e^{last} dS + Q^T (e^{sum} dO) - K^T (beta e^{sum} dR)
-// Of the warps of 16 columns those of the first role follow dR. Those of the second have what does not wait for it.
+// The first role follows dR. The second has the state, and P^T dO a chunk ahead.
 #include "kernels/cuda/delta/delta_grad.h"
 
 namespace qeng {
 namespace {
 
-enum Tile { kRightSide, kSolved, kOfQ, kOfK, kTiles };
+enum Tile { kRightSide, kSolved, kOfK, kTiles };
 constexpr int kAside = kChunk * kScanColumns;  // floats of P^T dO, a thread's 8 together
+constexpr int kFloats = kAside + kScanWarps * kTurned / 4;
+template <class Form>
+using Half = ScanHalf<Form, 2, kTiles, kFloats>;
 
+// As left operands: 16 columns of dO times the rows' factors, as parts.
+template <class Form, class Rows>
+__device__ inline Parts<Form::kParts> faded(const Rows& values, int row, int column, const float* factors) {
+  const int g = static_cast<int>(threadIdx.x) % kWarp / 4, t = static_cast<int>(threadIdx.x) % 4;
+  Parts<Form::kParts> left;
+  const auto set_pair = [&](int i, float low, float high) {
+    const int r = row + i / 2 * 8 + 2 * t;
+    set(left, i, low * factors[r], high * factors[r + 1]);
+  };
+  if constexpr (Form::kStaged) {
+    const auto raw = values.left_down(row, column);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) set_pair(i, float_of(raw.r[0][i] << 16), float_of(raw.r[0][i] & 0xffff0000u));
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int r = row + i / 2 * 8 + 2 * t, c = column + i % 2 * 8 + g;
+      set_pair(i, values.value(r, c), values.value(r + 1, c));
+    }
+  }
+  return left;
+}
+
+// Chunks go down to 0; the columns of one, dO, stay for two. stages: 1 or 2.
 template <class Form, class T>
 __global__ void __launch_bounds__(Form::kThreads, 1)
     delta_scan_grad(const Delta<T> op, const DeltaPrepared prepared, int stages, const DeltaStates kept, const T* dout,
                     T* dx) {
-  using Half = ScanHalf<Form, kTiles, kAside>;
+  using Stage = ScanStage<Form>;
+  constexpr int kFetchers = Form::kHalves * Form::kRoleThreads;  // the second role of all halves
   const ScanPlace<Form> place(op);
-  const Half own{reinterpret_cast<bf16*>(shared_memory() + place.half * Half::kBytes)};
-  char* staged = shared_memory() + Form::kHalves * Half::kBytes;
-  const auto state_tile = own.state(), right_side = own.rows(kRightSide), solved_tile = own.rows(kSolved),
-             of_q = own.rows(kOfQ), of_k = own.rows(kOfK);
-  const int lane = place.thread % kWarp;
-  float* aside = own.floats() + (place.row / 16 * kWarp + lane) * 8;
+  const Half<Form> own{reinterpret_cast<bf16*>(shared_memory() + place.half * Half<Form>::kBytes)};
+  char* staged = shared_memory() + Form::kHalves * Half<Form>::kBytes;
+  char* of_values = staged + stages * Stage::kBytes;
+  const auto right_side = own.rows(kRightSide), solved_tile = own.rows(kSolved), of_k = own.rows(kOfK);
   const int dim = Form::dims(op);
-  State<Form> state;
-  state.put(state_tile, dim, place.sharer);
 
   const int64_t begin = op.bound(place.document), end = op.bound(place.document + 1);
   const int64_t first_slot = op.first_slot(place.document), stride = int64_t{op.value_heads} * op.wide;
   const int chunks = static_cast<int>((end - begin + kChunk - 1) / kChunk);
-  const auto row_of = [&](int chunk) { return begin + int64_t{chunk} * kChunk; };
-  const auto rows_of = [&](int64_t row) { return static_cast<int>(end - row < kChunk ? end - row : kChunk); };
-  const auto columns_of = [&](int64_t row) {
-    return dout + row * stride + place.value_head * op.wide + place.block_column;
+  const auto source_of = [&](int chunk) {
+    const int64_t row = begin + int64_t{chunk} * kChunk;
+    return typename Stage::Source{first_slot + chunk, row, static_cast<int>(end - row < kChunk ? end - row : kChunk),
+                                  dout + row * stride + place.value_head * op.wide + place.block_column, stride};
   };
   const auto stage_of = [&](int chunk) {
-    const int64_t row = row_of(chunk);
-    return ScanStage<Form>(staged + (chunk & (stages - 1)) * ScanStage<Form>::kBytes, prepared, op, place,
-                           first_slot + chunk, row, rows_of(row), columns_of(row), stride);
+    return Stage(staged + (chunk & (stages - 1)) * Stage::kBytes,
+                 of_values + chunk % (stages + 1) * Stage::kValuesBytes, prepared, op, place, source_of(chunk));
   };
-  const auto fetch = [&](int chunk) {
-    const int64_t row = row_of(chunk);
-    if (chunk >= 0)
-      stage_of(chunk).fetch(prepared, op, place, first_slot + chunk, row, rows_of(row), columns_of(row), stride, true);
-    else
-      ptx::cp_async_commit();
-  };
-  for (int stage = 0; stage < stages; ++stage) fetch(chunks - 1 - stage);
-  for (int chunk = chunks - 1; chunk >= 0; --chunk) {
-    wait_stage(stages);
-    __syncthreads();
-    const int64_t row = row_of(chunk);
-    const ScanStage<Form> stage = stage_of(chunk);
-    const int64_t at = (first_slot + chunk) * op.launched_value_heads() + place.head;
-    const int role_thread = place.thread % (kScanWarps * kWarp);
-    Sums16 sums[Form::kParts] = {};
-    if (place.role == 0) {
-#pragma unroll
-      for (int d = 0; d < dim; d += 16) multiply(sums, state_tile.left(0, d), stage.k.right(place.row, d));
-    } else {
-      for (int i = place.row; i < kChunk; i += 16)
-        multiply(sums, stage.values.left_down(i, place.half * kScanColumns), stage.p.right_down(i, place.row));
-      Sums16 faded;
-      each_sum([&](int n, int i, int column, int down) {
-        const int r = place.row + down;
-        faded[n][i] = stage.values.value(r, place.half * kScanColumns + column) * stage.vector(kAsking)[r];
-        aside[4 * n + i] = total(sums, n, i);
-      });
-      of_q.put(0, place.row, faded);
-      state_tile.keep(kept.dstates + (at * op.wide + place.column) * Form::kParts * op.dim, op.dim, role_thread,
-                      kScanWarps * kWarp);
+  const auto fetch = [&](int chunk) {  // a chunk but for P and dO, and those of the next
+    const int thread = ptx::opaque(place.half * Form::kRoleThreads + place.role_thread());
+    if (place.role == 1 && chunk >= 0 && chunk < chunks)
+      stage_of(chunk).template fetch_chunk<kFetchers>(thread, prepared, op, place, source_of(chunk), true);
+    if (place.role == 1 && chunk > 0) {
+      const Stage next = stage_of(chunk - 1);
+      next.template fetch_matrix<kFetchers>(thread, next.p, prepared.p, op, place, first_slot + chunk - 1);
+      next.template fetch_values<kFetchers>(thread, source_of(chunk - 1));
     }
-    state.scale(expf(stage.vector(kSums)[kChunk - 1]));
-    __syncthreads();
+    ptx::cp_async_commit();
+  };
+  float* aside = own.floats() + place.role_thread() * 8;
+  State<Form> state;
+  if (place.role == 1) state.put(own.state((chunks - 1) & 1), dim, place.warp);
+  fetch(chunks);
+  ptx::cp_async_wait<0>();
+  __syncthreads();
 
-    const auto add_queries = [&] {
-      for (int i = 0; i < kChunk; i += 16) state.add(of_q.left(0, i), stage.q, i, dim, place.sharer);
-    };
-    if (place.role == 0) {
-      Sums16 right;
+  for (int chunk = chunks; chunk >= 0; --chunk) {
+    if (stages == 2) fetch(chunk - 1);
+    const bool real = chunk < chunks;
+    const int64_t at = (first_slot + chunk) * op.launched_value_heads() + place.head;
+    const Stage stage = stage_of(chunk);
+    const auto state_tile = own.state(chunk & 1);
+    Sums16 dv;
+    if (place.role == 0 && real) {
+      Sums16 read[Form::kParts] = {}, right;
+      read_state<Form>(read, state_tile, stage.k, place.row, dim);
       each_sum([&](int n, int i, int, int down) {
-        right[n][i] = fmaf(total(sums, n, i), stage.vector(kWriting)[place.row + down], aside[4 * n + i]);
+        right[n][i] = fmaf(total(read, n, i), stage.vector(kWriting)[place.row + down], aside[4 * n + i]);
       });
       right_side.put(0, place.row, right);
-    } else {
-      add_queries();
+    } else if (place.role == 1 && real) {
+      state.scale(expf(stage.vector(kSums)[kChunk - 1]));
+#pragma unroll
+      for (int i = 0; i < kChunk; i += 16)
+        state.add(faded<Form>(stage.values, i, place.half * kScanColumns, stage.vector(kAsking)), stage.q, i, dim,
+                  place.warp);
     }
     __syncthreads();
 
-    if (place.role == 0) {
-      Sums16 ranks[Form::kParts] = {}, solved, weighed, dv;
+    if (place.role == 0 && real) {
+      Sums16 ranks[Form::kParts] = {}, solved, weighed;
       for (int i = place.row; i < kChunk; i += 16)
         multiply(ranks, right_side.left(0, i), stage.t.right_down(i, place.row));
       each_sum([&](int n, int i, int, int down) {
@@ -99,23 +114,38 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
         weighed[n][i] = stage.vector(kReading)[r] * each;
         dv[n][i] = stage.vector(kBeta)[r] * each;
       });
-      T* to =
-          dx + (row + place.row) * op.columns + 2 * op.key_heads * op.dim + place.value_head * op.wide + place.column;
-      store_columns<Form>(dv, rows_of(row) - place.row, to, op.columns,
-                          own.floats() + place.row / 16 * kTurned / 4);  // which were used up
-      solved_tile.put(0, place.row, solved);
       of_k.put(0, place.row, weighed);
-      add_queries();
+      solved_tile.put(0, place.row, solved);
+    } else if (place.role == 1 && chunk > 0) {
+      const Stage next = stage_of(chunk - 1);
+      Sums16 sums[Form::kParts] = {};
+      for (int i = place.row; i < kChunk; i += 16)
+        multiply(sums, next.values.left_down(i, place.half * kScanColumns), next.p.right_down(i, place.row));
+      each_sum([&](int n, int i, int, int) { aside[4 * n + i] = total(sums, n, i); });
     }
     __syncthreads();
 
-    for (int i = 0; i < kChunk; i += 16) state.add(of_k.left(0, i), stage.k, i, dim, place.sharer);
-    state.put(state_tile, dim, place.sharer);
-    if (place.role == 1)
-      solved_tile.keep(kept.ddeltas + (at * op.wide + place.column) * Form::kParts * kChunk, kChunk, role_thread,
-                       kScanWarps * kWarp);
+    if (place.role == 1 && real) {
+#pragma unroll
+      for (int i = 0; i < kChunk; i += 16) state.add(of_k.left(0, i), stage.k, i, dim, place.warp);
+      state.put(own.state((chunk + 1) & 1), dim, place.warp);
+    } else if (place.role == 0 && real) {
+      const int64_t first = begin + int64_t{chunk} * kChunk + place.row;
+      T* to = dx + first * op.columns + 2 * op.key_heads * op.dim + place.value_head * op.wide + place.column;
+      store_columns<Form>(dv, static_cast<int>(end - first < 16 ? end - first : 16), to, op.columns,
+                          own.floats() + kAside + place.warp * kTurned / 4);
+      const int thread = ptx::opaque(place.role_thread());
+      state_tile.template keep<Form::kRoleThreads, kScanColumns, Form::kMostDim>(
+          thread, kept.dstates + (at * op.wide + place.column) * Form::kParts * op.dim, op.dim);
+      solved_tile.template keep<Form::kRoleThreads, kScanColumns, kChunk>(
+          thread, kept.ddeltas + (at * op.wide + place.column) * Form::kParts * kChunk, kChunk);
+    }
+    if (stages == 1) {
+      __syncthreads();
+      fetch(chunk - 1);
+    }
+    ptx::cp_async_wait<0>();
     __syncthreads();
-    fetch(chunk - stages);
   }
 }
 
@@ -124,13 +154,17 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
 template <class T>
 void scan_delta_grad(const Delta<T>& op, const DeltaPrepared& prepared, const DeltaStates& kept, const T* dout, T* dx,
                      CudaContext& context) {
-  with_scan_form<2 * kScanWarps, kTiles, kAside>(op, aligned(op.x, 16) && aligned(dout, 16) && aligned(dx, 16), context,
-                                                 [&](auto form, dim3 grid, size_t bytes, int stages) {
-                                                   using Form = decltype(form);
-                                                   QENG_LAUNCH(context, (delta_scan_grad<Form, T>), grid,
-                                                               dim3(Form::kThreads), bytes, op, prepared, stages, kept,
-                                                               dout, dx);
-                                                 });
+  const auto bytes_of = [](auto form, int stages) {
+    using Form = decltype(form);
+    return Form::kHalves * Half<Form>::kBytes + stages * ScanStage<Form>::kBytes +
+           (stages + 1) * ScanStage<Form>::kValuesBytes;
+  };
+  with_scan_form<kDerived<T>, 2>(op, aligned(op.x, 16) && aligned(dout, 16) && aligned(dx, 16), context, bytes_of,
+                                 [&](auto form, dim3 grid, size_t bytes, int stages) {
+                                   using Form = decltype(form);
+                                   QENG_LAUNCH(context, (delta_scan_grad<Form, T>), grid, dim3(Form::kThreads), bytes,
+                                               op, prepared, stages, kept, dout, dx);
+                                 });
 }
 template void scan_delta_grad(const Delta<float>&, const DeltaPrepared&, const DeltaStates&, const float*, float*,
                               CudaContext&);

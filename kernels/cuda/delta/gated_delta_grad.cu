@@ -7,17 +7,28 @@
 // reads and divides what it writes, so that its gradient is <q, dq> + <k, beta z> - <k, the others>; the last row's has
 // also what the state that the chunk leaves owes to it.
 #include "kernels/cuda/delta/delta_grad.h"
+#include "kernels/cuda/delta/delta_wgmma.h"
 #include "kernels/cuda/vector.h"
 
 namespace qeng {
 namespace {
 
-constexpr int kRoles = 3, kRoleWarps = kChunk / 16;
-constexpr int kThreads = kRoles * kRoleWarps * kWarp;
-// Dims of a block. Staged: dO, v, q and k come by way of shared memory; else they are read where they lie, which takes
-// registers.
-template <bool kStaged>
-constexpr int kDims = kStaged ? 128 : 64;
+constexpr int kRoles = 3, kRoleWarps = kChunk / 16, kRoleThreads = kRoleWarps * kWarp;
+constexpr int kThreads = kRoles * kRoleThreads;
+
+constexpr int kStagedDims = 128, kDirectDims = 64;  // of a block
+
+// How the kernel of rows is compiled. kStaged: dO, v, q and k come by way of shared memory; else they are read where
+// they lie, which takes registers. kWgmma: products by Hopper's own instructions, for which right operands lie in panels.
+template <class Type, bool kStages, bool kHopper>
+struct RowsForm {
+  using T = Type;
+  static constexpr bool kStaged = kStages, kWgmma = kHopper;
+  static constexpr int kParts = kDerived<T>, kDims = kStaged ? kStagedDims : kDirectDims;
+  static constexpr int kTiles = kWgmma ? 2 : 1, kStageColumns = kTiles * kScanColumns;  // that come together
+  template <int kNumberParts>
+  using Tile = std::conditional_t<kWgmma, PanelTile<kNumberParts>, PartsTile<kNumberParts>>;
+};
 
 // By slot and value head, for each tile of kDims: the gradients of the sums of g and of beta; and of all dims those
 // of the normalised q and k.
@@ -29,25 +40,25 @@ struct DeltaGradients {
 };
 
 // 16 columns of what the passes left, and of dO and v.
-template <class T, bool kStaged>
+template <class Form>
 struct ColumnTiles {
-  static constexpr int kParts = kDerived<T>;
-  static constexpr int kState = kParts * kScanColumns * (kDims<kStaged> + kRowGap);
-  static constexpr int kRows = kParts * kScanColumns * (kChunk + kRowGap);
-  static constexpr int kValues = kStaged ? kChunk * (kScanColumns + kRowGap) : 0;
+  using T = typename Form::T;
+  using Tile = typename Form::template Tile<Form::kParts>;
+  using Rows = RowsOf<T, Form::kStaged>;
+  static constexpr int kState = Tile::elements(kScanColumns, Form::kDims), kRows = Tile::elements(kScanColumns, kChunk);
+  static constexpr int kValues = Form::kStaged ? kChunk * (kScanColumns + kRowGap) : 0;
   static constexpr int kBytes = 2 * (2 * kState + 2 * kRows + 2 * kValues);
-  PartsTile<kParts> state, dstate;  // [16, dims]
-  PartsTile<kParts> delta, ddelta;  // [16, kChunk]
-  RowsOf<T, kStaged> dout, v;       // [kChunk, 16]
+  Tile state, dstate;  // [16, dims]
+  Tile delta, ddelta;  // [16, kChunk]
+  Rows dout, v;        // [kChunk, 16]
 
   // From the addresses of dO and v on, whose rows are so far apart.
   __device__ ColumnTiles(char* memory, const T* of_dout, int64_t dout_stride, const T* of_v, int64_t v_stride,
                          int rows) {
     bf16* next = reinterpret_cast<bf16*>(memory);
-    state = {next, kScanColumns, kDims<kStaged>}, dstate = {next + kState, kScanColumns, kDims<kStaged>},
-    next += 2 * kState;
+    state = {next, kScanColumns, Form::kDims}, dstate = {next + kState, kScanColumns, Form::kDims}, next += 2 * kState;
     delta = {next, kScanColumns, kChunk}, ddelta = {next + kRows, kScanColumns, kChunk}, next += 2 * kRows;
-    if constexpr (kStaged)
+    if constexpr (Form::kStaged)
       dout = {next, kChunk, kScanColumns}, v = {next + kValues, kChunk, kScanColumns};
     else
       dout = {of_dout, dout_stride, rows}, v = {of_v, v_stride, rows};
@@ -55,15 +66,18 @@ struct ColumnTiles {
 };
 
 // What a block has in shared memory besides one or two stages of them.
-template <class T, bool kStaged>
+template <class Form>
 struct Shared {
-  using Tiles = ColumnTiles<T, kStaged>;
-  static constexpr int kRowPitch = kDims<kStaged> + 4;                      // floats
-  static constexpr int kPairs = kDerived<T> * kChunk * (kChunk + kRowGap);  // elements of a matrix of pairs of rows
-  static constexpr int kOperand = kStaged ? kChunk * (kDims<kStaged> + kRowGap) : 0;
+  using Tiles = ColumnTiles<Form>;
+  using Pairs = PartsTile<Form::kParts>;             // a matrix of pairs of rows
+  static constexpr int kRowPitch = Form::kDims + 4;  // floats
+  static constexpr int kPairs = Pairs::elements(kChunk, kChunk);
+  static constexpr int kOperand = Form::kStaged ? Form::template Tile<1>::elements(kChunk, Form::kDims) : 0;
   // Stages, or what then lies in their place.
   static constexpr int kLater = std::max(4 * kChunk * kRowPitch, 4 * kPairs);
-  static constexpr int kOneStage = std::max(Tiles::kBytes, kLater), kTwoStages = std::max(2 * Tiles::kBytes, kLater);
+  static constexpr int kStage = Form::kTiles * Tiles::kBytes;
+  static constexpr int kOneStage = std::max(kStage, kLater), kTwoStages = std::max(2 * kStage, kLater);
+  static_assert(!Form::kWgmma || (Tiles::kBytes % 1024 == 0 && kLater % 1024 == 0));
   static constexpr size_t bytes(int stages) {
     return (stages == 2 ? kTwoStages : kOneStage) + 4 * kOperand + sizeof(float) * (10 * kChunk + kRoleWarps);
   }
@@ -76,40 +90,49 @@ struct Shared {
     of_q = inverse_k + kChunk, of_read = of_q + kChunk, of_state = of_read + kChunk, of_write = of_state + kChunk;
     of_v = of_write + kChunk, products = of_v + 2 * kChunk;
   }
-  __device__ PartsTile<kDerived<T>> pairs(int role) const {
+  __device__ Pairs pairs(int role) const {
     return {reinterpret_cast<bf16*>(shared_memory()) + role * kPairs, kChunk, kChunk};
   }
   __device__ float* row(int i) const { return reinterpret_cast<float*>(shared_memory()) + i * kRowPitch; }
 };
 
-// A warp's 16 rows of a matrix [kChunk, dims].
+// A warp's 16 rows of a matrix [kChunk, kColumns].
 template <int kColumns>
 struct RowSums {
   Sums16 sums[kColumns / 16] = {};
-  template <int kParts, class Right>
-  __device__ void add(const Parts<kParts>& left, const Right& right, int row, int first, int dims) {
+  // Adds left times 16 rows of right, up to so many columns; by wgmma all of them, by and by.
+  template <int kA, class Right>
+  __device__ void add(const Parts<kA>& left, const Right& right, int row, int columns) {
 #pragma unroll
     for (int n = 0; n < kColumns / 16; ++n)
-      if (16 * n < dims) multiply(sums[n], left, right.right_down(row, first + 16 * n));
+      if (16 * n < columns) multiply(sums[n], left, right.right_down(row, 16 * n));
   }
-  // Calls f(sum, row, dim) for each.
+  template <int kA, int kB>
+  __device__ void add(const Parts<kA>& left, const PanelTile<kB>& right, int row, int) {
+    multiply_panels(reinterpret_cast<float(&)[kColumns / 2]>(sums), left, right, row);
+  }
+  // Calls f(two neighbouring sums, which 8 of the rows they are of, row, the first's column).
   template <class F>
-  __device__ void each(int dims, F f) {
+  __device__ void each(int columns, F f) {
 #pragma unroll
     for (int n = 0; n < kColumns / 16; ++n)
-      if (16 * n < dims)
-        each_sum([&](int tile, int i, int row, int column) { f(sums[n][tile][i], row, 16 * n + column); });
+      if (16 * n < columns)
+#pragma unroll
+        for (int tile = 0; tile < 2; ++tile)
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const int lane = static_cast<int>(threadIdx.x) % kWarp;
+            f(sums[n][tile] + 2 * half, half, lane / 4 + 8 * half, 16 * n + 8 * tile + lane % 4 * 2);
+          }
   }
   // The rows' products with rows of x from `row` on, times the rows' factors.
   template <class Rows>
-  __device__ void dots(const Rows& x, int row, int dims, const float* factors, float* to) {
+  __device__ void dots(const Rows& x, int row, int columns, const float* factors, float* to) {
     float total[2] = {};
-#pragma unroll
-    for (int n = 0; n < kColumns / 16; ++n)
-      if (16 * n < dims)
-        each_sum([&](int tile, int e, int i, int d) {
-          total[e / 2] = fmaf(sums[n][tile][e], x.value(row + i, 16 * n + d), total[e / 2]);
-        });
+    each(columns, [&](const float* sum, int half, int i, int d) {
+      const float2 pair = x.pair(row + 8 * half, i - 8 * half, d);
+      total[half] = fmaf(sum[1], pair.y, fmaf(sum[0], pair.x, total[half]));
+    });
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -121,30 +144,33 @@ struct RowSums {
   }
 };
 
-template <class T, bool kStaged>
+template <class Form, class T>
 __global__ void __launch_bounds__(kThreads, 1)
     delta_rows_grad(const Delta<T> op, const DeltaPrepared prepared, const DeltaStates kept, const T* dout,
                     const DeltaGradients out, int stages) {
-  using Tiles = ColumnTiles<T, kStaged>;
-  constexpr int kParts = kDerived<T>;
+  using Tiles = ColumnTiles<Form>;
+  using Wgmma = Products<Form::kWgmma>;
+  constexpr int kParts = Form::kParts, kDims = Form::kDims;
+  constexpr bool kStaged = Form::kStaged;
   const int64_t slot = blockIdx.x;
   const int head = static_cast<int>(blockIdx.y), value_head = op.first_value_head() + head;
-  const int key_head = value_head / op.group, first = static_cast<int>(blockIdx.z) * kDims<kStaged>;
-  const int dims = min(kDims<kStaged>, op.dim - first);
+  const int key_head = value_head / op.group, first = static_cast<int>(blockIdx.z) * kDims;
+  const int dims = min(kDims, op.dim - first);
+  // In a form that shows the compiler that a warp agrees on the role.
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp % kRoleWarps,
-            role = thread / kWarp / kRoleWarps;
+            role = __shfl_sync(kAllLanes, thread / kRoleThreads, 0);
   const DeltaChunk chunk = chunk_at(op, slot);
   if (chunk.rows == 0) return;
   const int64_t at = slot * op.launched_value_heads() + head, of_key = slot * op.heads + head / op.group;
   const int64_t stride = int64_t{op.value_heads} * op.wide;
   const T *of_dout = dout + chunk.row * stride + value_head * op.wide, *of_v = op.v(chunk.row, value_head);
   const T *of_q = op.q(chunk.row, key_head) + first, *of_k = op.k(chunk.row, key_head) + first;
-  const Shared<T, kStaged> shared(stages);
-  RowsOf<T, kStaged> q, k;
+  const Shared<Form> shared(stages);
+  std::conditional_t<kStaged, typename Form::template Tile<1>, MemoryRows<T>> q, k;
   if constexpr (kStaged) {
-    k = {shared.operands, kChunk, kDims<kStaged>}, q = {k.end(), kChunk, kDims<kStaged>};
-    fetch_rows<kThreads, kChunk, kDims<kStaged>>(thread, k, of_k, op.columns, dims, chunk.rows);
-    fetch_rows<kThreads, kChunk, kDims<kStaged>>(thread, q, of_q, op.columns, dims, chunk.rows);
+    k = {shared.operands, kChunk, kDims}, q = {shared.operands + Shared<Form>::kOperand, kChunk, kDims};
+    fetch_rows<kThreads, kChunk, kDims>(thread, k, of_k, op.columns, dims, chunk.rows);
+    fetch_rows<kThreads, kChunk, kDims>(thread, q, of_q, op.columns, dims, chunk.rows);
   } else {
     k = {of_k, op.columns, chunk.rows}, q = {of_q, op.columns, chunk.rows};
   }
@@ -156,18 +182,18 @@ __global__ void __launch_bounds__(kThreads, 1)
     shared.inverse_k[thread] = prepared.inverse_k[of_key * kChunk + thread];
   }
   const auto tiles_of = [&](int column) {
-    return Tiles(shared_memory() + (column / kScanColumns & (stages - 1)) * Tiles::kBytes, of_dout + column, stride,
-                 of_v + column, op.columns, chunk.rows);
+    return Tiles(shared_memory() + (column / kScanColumns & (Form::kTiles * stages - 1)) * Tiles::kBytes,
+                 of_dout + column, stride, of_v + column, op.columns, chunk.rows);
   };
-  const auto fetch = [&](int column) {
-    if (column < op.wide) {
+  const auto fetch = [&](int stage) {
+    for (int column = stage * Form::kStageColumns; column < min((stage + 1) * Form::kStageColumns, op.wide);
+         column += kScanColumns) {
       const int64_t place = (at * op.wide + column) * kParts;
       const Tiles tiles = tiles_of(column);
       const int own = ptx::opaque(thread);
-      constexpr int kWide = kDims<kStaged>;
-      tiles.state.template fetch<kThreads, kScanColumns, kWide>(own, kept.states + place * op.dim + first, op.dim,
+      tiles.state.template fetch<kThreads, kScanColumns, kDims>(own, kept.states + place * op.dim + first, op.dim,
                                                                 dims);
-      tiles.dstate.template fetch<kThreads, kScanColumns, kWide>(own, kept.dstates + place * op.dim + first, op.dim,
+      tiles.dstate.template fetch<kThreads, kScanColumns, kDims>(own, kept.dstates + place * op.dim + first, op.dim,
                                                                  dims);
       tiles.delta.template fetch<kThreads, kScanColumns, kChunk>(own, kept.deltas + place * kChunk, kChunk, kChunk);
       tiles.ddelta.template fetch<kThreads, kScanColumns, kChunk>(own, kept.ddeltas + place * kChunk, kChunk, kChunk);
@@ -180,43 +206,66 @@ __global__ void __launch_bounds__(kThreads, 1)
   };
 
   // Sums over columns: of dO, dR or D as the role's rows, with S, S or dS, and of the first two with D.
-  RowSums<kDims<kStaged>> sums;
-  Sums16 with_rows[kChunk / 16] = {};
+  RowSums<kDims> sums;
+  RowSums<kChunk> with_rows;
   float with_v = 0, product = 0;
-  const int row = warp * 16;
-  const auto with_deltas = [&](const auto& left, const Tiles& tiles) {
-    sums.add(left, tiles.state, 0, 0, dims);
-#pragma unroll
-    for (int n = 0; n < kChunk / 16; ++n)
-      if (n <= warp) multiply(with_rows[n], left, tiles.delta.right_down(0, 16 * n));
+  const int row = warp * 16, role_thread = thread % kRoleThreads;
+  const auto with_deltas = [&](auto& left, const Tiles& tiles) {
+    Wgmma::start(sums.sums, with_rows.sums, left.r);
+    sums.add(left, tiles.state, 0, dims);
+    with_rows.add(left, tiles.delta, 0, row + 16);
+    Wgmma::commit();
   };
-  for (int stage = 0; stage < stages; ++stage) fetch(stage * kScanColumns);
-  for (int column = 0; column < op.wide; column += kScanColumns) {
-    wait_stage(stages);
-    __syncthreads();
-    const Tiles tiles = tiles_of(column);
+  const auto add_tiles = [&](const Tiles& tiles) {
     if (role == 0) {
-      with_deltas(tiles.dout.left(row, 0), tiles);
-      for (int i = thread; i < kScanColumns * kDims<kStaged>; i += kRoleWarps * kWarp) {
-        const int c = i / kDims<kStaged>, d = i % kDims<kStaged>;
-        if (d < dims) product = fmaf(tiles.state.value(c, d), tiles.dstate.value(c, d), product);
+      auto left = tiles.dout.left(row, 0);
+      with_deltas(left, tiles);
+#pragma unroll
+      for (int i = 0; i < kScanColumns * kDims / 8; i += kRoleThreads) {
+        const int c = (i + role_thread) / (kDims / 8), d = (i + role_thread) % (kDims / 8) * 8;
+        if (d >= dims) continue;
+        float state[8], dstate[8];
+        tiles.state.eight(c, d, state), tiles.dstate.eight(c, d, dstate);
+#pragma unroll
+        for (int e = 0; e < 8; ++e) product = fmaf(state[e], dstate[e], product);
       }
+      Wgmma::wait(sums.sums, with_rows.sums);
     } else if (role == 1) {
-      with_deltas(tiles.ddelta.left_down(0, row), tiles);
+      auto left = tiles.ddelta.left_down(0, row);
+      with_deltas(left, tiles);
+      Wgmma::wait(sums.sums, with_rows.sums);
     } else {
-      sums.add(tiles.delta.left_down(0, row), tiles.dstate, 0, 0, dims);
-      const int i = thread % kChunk, half = thread / kChunk % 2 * (kScanColumns / 2);
-      if (first == 0 && i < chunk.rows)
-        for (int c = half; c < half + kScanColumns / 2; ++c)
-          with_v = fmaf(tiles.ddelta.value(c, i), tiles.v.value(i, c), with_v);
+      auto left = tiles.delta.left_down(0, row);
+      Wgmma::start(sums.sums, left.r);
+      sums.add(left, tiles.dstate, 0, dims);
+      Wgmma::commit();
+      const int i = role_thread % kChunk, half = role_thread / kChunk * (kScanColumns / 2);
+      if (first == 0 && i < chunk.rows) {
+        float v[kScanColumns / 2];
+        tiles.v.eight(i, half, v);
+#pragma unroll
+        for (int c = 0; c < kScanColumns / 2; ++c) with_v = fmaf(tiles.ddelta.value(half + c, i), v[c], with_v);
+      }
+      Wgmma::wait(sums.sums);
     }
+  };
+  for (int stage = 0; stage < stages; ++stage) fetch(stage);
+  for (int stage = 0; stage * Form::kStageColumns < op.wide; ++stage) {
+    wait_stage(stages);
+    Wgmma::show_stores();
     __syncthreads();
-    fetch(column + stages * kScanColumns);
+    for (int i = 0; i < Form::kTiles; ++i)
+      if (const int column = stage * Form::kStageColumns + i * kScanColumns; column < op.wide)
+        add_tiles(tiles_of(column));
+    __syncthreads();
+    fetch(stage + stages);
   }
   ptx::cp_async_wait<0>();
 
   // And those over the chunk's rows. The first roles leave the last one its left operands in the tiles' place.
   const float last = shared.sums[kChunk - 1], sign = role == 0 ? 1.0f : -1.0f;
+  const int lane = thread % kWarp;
+  const float own_sums[2] = {shared.sums[row + lane / 4], shared.sums[row + lane / 4 + 8]};  // of the thread's rows
   if (role < 2) {
 #pragma unroll
     for (int n = 0; n < kChunk / 16; ++n) {
@@ -224,28 +273,37 @@ __global__ void __launch_bounds__(kThreads, 1)
       Sums16 for_last;
       each_sum([&](int tile, int e, int down, int column) {
         const int i = row + down, j = 16 * n + column;
-        float& x = with_rows[n][tile][e];
-        x = j < i + (role == 0) ? sign * expf(shared.sums[i] - shared.sums[j]) * x : 0.0f;
+        float& x = with_rows.sums[n][tile][e];
+        x = j < i + (role == 0) ? sign * decay_of(own_sums[e / 2] - shared.sums[j]) * x : 0.0f;
         for_last[tile][e] = x * (role == 0 ? shared.inverse_q[i] : shared.beta[i] * shared.inverse_k[i]);
         x *= shared.inverse_k[j];
       });
       shared.pairs(role).put(row, 16 * n, for_last);
     }
-    sums.each(dims, [&](float& sum, int i, int) { sum *= sign * expf(shared.sums[row + i]); });
-  } else {
-    sums.each(dims, [&](float& sum, int j, int) { sum *= expf(last - shared.sums[row + j]); });
-    sums.dots(k, row, dims, shared.inverse_k, shared.of_state);
   }
+  const float factors[2] = {role < 2 ? sign * decay_of(own_sums[0]) : decay_of(last - own_sums[0]),
+                            role < 2 ? sign * decay_of(own_sums[1]) : decay_of(last - own_sums[1])};
+  sums.each(dims, [&](float* sum, int half, int, int) { sum[0] *= factors[half], sum[1] *= factors[half]; });
+  if (role == 2) sums.dots(k, row, dims, shared.inverse_k, shared.of_state);
   __syncthreads();
+  const auto add_rows = [&](auto left, const auto& right, int n) {
+    Wgmma::start(sums.sums, left.r);
+    sums.add(left, right, 16 * n, dims);
+    Wgmma::commit();
+    Wgmma::wait(sums.sums);
+  };
 #pragma unroll
   for (int n = 0; n < kChunk / 16; ++n) {
-    if (role < 2 && n <= warp) sums.add(left_of<kParts>(with_rows[n]), k, 16 * n, 0, dims);
-    if (role == 2 && n >= warp) {
-      sums.add(shared.pairs(0).left_down(16 * n, row), q, 16 * n, 0, dims);
-      sums.add(shared.pairs(1).left_down(16 * n, row), k, 16 * n, 0, dims);
+    const bool real = role == 2 ? n >= warp : n <= warp;  // else products are 0, which wgmma adds
+    if (!Form::kWgmma && !real) continue;
+    if (role < 2) {
+      add_rows(real ? left_of<kParts>(with_rows.sums[n]) : Parts<kParts>{}, k, n);
+    } else {
+      add_rows(real ? shared.pairs(0).left_down(16 * n, row) : Parts<kParts>{}, q, n);
+      add_rows(real ? shared.pairs(1).left_down(16 * n, row) : Parts<kParts>{}, k, n);
     }
   }
-  RowsOf<T, kStaged> own = k;
+  auto own = k;
   if (role == 0) own.data = q.data;
   sums.dots(own, row, dims, role == 0 ? shared.inverse_q : shared.inverse_k,
             role == 0   ? shared.of_q
@@ -253,18 +311,24 @@ __global__ void __launch_bounds__(kThreads, 1)
                         : shared.of_write);
   product = warp_sum(product);
   if (role == 0 && thread % kWarp == 0) shared.products[warp] = product;
-  if (role == 2) shared.of_v[thread % (2 * kChunk)] = with_v;
+  if (role == 2) shared.of_v[role_thread] = with_v;
   __syncthreads();
 
   // k's two halves meet in the tiles' place.
+  const auto keep = [&](float* to, float low, float high) { *reinterpret_cast<float2*>(to) = make_float2(low, high); };
   if (role == 0)
-    sums.each(dims, [&](float& sum, int i, int d) { out.dq[(at * kChunk + row + i) * op.dim + first + d] = sum; });
+    sums.each(dims, [&](const float* sum, int, int i, int d) {
+      keep(out.dq + (at * kChunk + row + i) * op.dim + first + d, sum[0], sum[1]);
+    });
   if (role == 1)
-    sums.each(dims, [&](float& sum, int i, int d) { shared.row(row + i)[d] = shared.beta[row + i] * sum; });
+    sums.each(dims, [&](const float* sum, int, int i, int d) {
+      keep(shared.row(row + i) + d, shared.beta[row + i] * sum[0], shared.beta[row + i] * sum[1]);
+    });
   __syncthreads();
   if (role == 2)
-    sums.each(dims, [&](float& sum, int i, int d) {
-      out.dk[(at * kChunk + row + i) * op.dim + first + d] = sum + shared.row(row + i)[d];
+    sums.each(dims, [&](const float* sum, int, int i, int d) {
+      const float2 read = *reinterpret_cast<const float2*>(shared.row(row + i) + d);
+      keep(out.dk + (at * kChunk + row + i) * op.dim + first + d, sum[0] + read.x, sum[1] + read.y);
     });
   if (thread >= kChunk) return;
   const float leaving = warp_sum(shared.of_state[thread % kWarp] + shared.of_state[thread % kWarp + kWarp]);
@@ -299,7 +363,7 @@ struct LaneDims {
 // where x and dx are not aligned to four elements. What a warp reads of its next row is on its way while it has one.
 constexpr int kFinishThreads = 256;
 template <class T, int n>
-__global__ void __launch_bounds__(kFinishThreads, 2)
+__global__ void __launch_bounds__(kFinishThreads, 3)
     delta_finish_grad(const Delta<T> op, const DeltaPrepared prepared, const DeltaGradients from, T* dx, float* dg,
                       float* dbeta) {
   using Dims = LaneDims<n>;
@@ -379,20 +443,23 @@ __global__ void __launch_bounds__(kFinishThreads, 2)
   }
 }
 
-// Scratch memory for as many heads as fit in it, at least one: 230 KB for a chunk of a value head of 128 by 128.
-constexpr int64_t kMostScratch = int64_t{1} << 30;
+// Scratch memory for as many heads as fit in it, at least one: 230 KB for a chunk of a value head of 128 by 128. A gigabyte,
+// or more of a device that has much: heads one after another leave multiprocessors idle.
+int64_t most_scratch(const CudaContext& context) {
+  return std::max(int64_t{1} << 30, static_cast<int64_t>(context.memory / 32));
+}
 
 template <class T>
 void run_grad(const GatedDeltaGrad& op, CudaContext& context) {
   Delta<T> delta = delta_operands<T>(op, context);
   constexpr int64_t kParts = kDerived<T>;
   const bool staged = std::is_same_v<T, bf16> && aligned(op.x.data, 16) && aligned(op.dout.data, 16);
-  const int64_t slots = slots_of(delta), tiles = ceil_div(delta.dim, staged ? kDims<true> : kDims<false>),
+  const int64_t slots = slots_of(delta), tiles = ceil_div(delta.dim, staged ? kStagedDims : kDirectDims),
                 dim = delta.dim, wide = delta.wide;
   const int64_t part_elements = 2 * wide * (dim + kChunk), floats = 2 * kChunk * (dim + tiles);
   const int64_t of_head =
       slots * delta.group * (kParts * part_elements * int64_t{sizeof(bf16)} + floats * int64_t{sizeof(float)});
-  const int64_t most = std::clamp<int64_t>(kMostScratch / std::max<int64_t>(of_head, 1), 1, delta.key_heads);
+  const int64_t most = std::clamp<int64_t>(most_scratch(context) / std::max<int64_t>(of_head, 1), 1, delta.key_heads);
   const int64_t heads = ceil_div(delta.key_heads, ceil_div(delta.key_heads, most));  // about as many each time
   const int64_t units = slots * heads * delta.group;
   bf16* parts = context.scratch.take<bf16>(std::max<int64_t>(units, 1) * kParts * part_elements);
@@ -406,24 +473,27 @@ void run_grad(const GatedDeltaGrad& op, CudaContext& context) {
   gradients.dbeta = gradients.dsums + units * kChunk * tiles, gradients.slots = slots;
   gradients.tiles = static_cast<int>(tiles);
   delta.heads = static_cast<int>(heads);
-  const DeltaPrepared prepared = allocate_prepared(delta, slots_of(delta), context);
+  const DeltaPrepared prepared = allocate_prepared<kDerived<T>>(delta, slots_of(delta), context);
   for (int first = 0; first < delta.key_heads; first += static_cast<int>(heads)) {
     delta.first_head = first, delta.heads = std::min(static_cast<int>(heads), delta.key_heads - first);
-    prepare_delta(delta, prepared, context);
-    scan_delta<T>(delta, prepared, &kept, nullptr, context);
+    prepare_delta<kDerived<T>>(delta, prepared, context);
+    keep_delta_states(delta, prepared, kept, context);
     scan_delta_grad(delta, prepared, kept, op.dout.as<T>(), op.dx.as<T>(), context);
     const dim3 grid(static_cast<unsigned>(slots), static_cast<unsigned>(delta.heads * delta.group),
                     static_cast<unsigned>(tiles));
-    const auto launch_rows = [&](auto by_memory) {
-      using Memory = Shared<T, by_memory()>;
-      const int stages = Memory::bytes(2) <= context.shared_limit ? 2 : 1;
-      QENG_LAUNCH(context, (delta_rows_grad<T, by_memory()>), grid, dim3(kThreads), Memory::bytes(stages), delta,
+    const auto launch_rows = [&](auto form) {
+      using Form = decltype(form);
+      const int stages = Shared<Form>::bytes(2) <= context.shared_limit ? 2 : 1;
+      QENG_LAUNCH(context, (delta_rows_grad<Form, T>), grid, dim3(kThreads), Shared<Form>::bytes(stages), delta,
                   prepared, kept, op.dout.as<T>(), gradients, stages);
     };
-    if (staged)
-      launch_rows(std::is_same<T, bf16>());
-    else
-      launch_rows(std::false_type());
+    if constexpr (std::is_same_v<T, bf16>) {
+      if (staged && kHopperCompiled && context.capability == 90)
+        launch_rows(RowsForm<T, true, true>());
+      else if (staged)
+        launch_rows(RowsForm<T, true, false>());
+    }
+    if (!staged) launch_rows(RowsForm<T, false, false>());
     const auto finish = [&](auto n) {
       QENG_LAUNCH(context, (delta_finish_grad<T, n()>),
                   dim3(static_cast<unsigned>(slots), static_cast<unsigned>(delta.heads)), dim3(kFinishThreads), 0,

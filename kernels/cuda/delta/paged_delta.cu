@@ -120,8 +120,8 @@ __device__ void prepare_chunk(const Delta<T>& op, const DeltaPages& pages, const
         p[e] = factor_of(1, sums[i], sums[j + e], inverse_q[i], dots[(kChunk + i) * kPitch + j + e]);
         if (j + e < i) a[e] = factor_of(-beta[i], sums[i], sums[j + e], inverse_k[i], dots[i * kPitch + j + e]);
       }
-      put_pair<kParts>(out.t + at * kParts * kChunk * kChunk, i, j, a[0], a[1]);
-      put_pair<kParts>(out.p + at * kParts * kChunk * kChunk, i, j, p[0], p[1]);
+      ChunkTriangle<kParts>{out.t + at * ChunkTriangle<kParts>::kElements}.put(i / 16, i % 16, j, a[0], a[1]);
+      ChunkTriangle<kParts>{out.p + at * ChunkTriangle<kParts>::kElements}.put(i / 16, i % 16, j, p[0], p[1]);
     }
   }
 }
@@ -142,7 +142,6 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 enum Tile { kDelta, kWeighed, kTiles };
 constexpr int kDeltaPitch = kChunk + 4, kFloats = kScanColumns * kDeltaPitch;  // of D^T in f32
-constexpr int kRole = 1;                                                       // the barrier of the first role's warps
 
 // Rows of D one by one: x[n][i] becomes row first + down of it, where that is new; older ones lie in `deltas`. a: A's rows.
 template <class Tile>
@@ -180,21 +179,20 @@ __device__ void keep_keys(const Delta<T>& op, const DeltaPages& pages, const Del
 template <class Form, class T>
 __device__ void run_sequence(const Delta<T>& op, const DeltaPages& pages, const DeltaPrepared& prepared,
                              const KeyOperands<T>& operands, const DeltaWave& wave, int stages, int number, T* o) {
-  using Half = ScanHalf<Form, kTiles, kFloats>;
+  using Half = ScanHalf<Form, 1, kTiles, kFloats>;
   using Stage = ScanStage<Form>;
   constexpr int kParts = Form::kParts;
-  static_assert(Form::kHalves == 1);  // or each would need a barrier of its own
   const ScanPlace<Form> place(op);
   const DeltaSequence sequence(op, pages, number);
   const Half own{reinterpret_cast<bf16*>(shared_memory() + place.half * Half::kBytes)};
   char* staged = shared_memory() + Form::kHalves * Half::kBytes;
   const auto state_tile = own.state(), delta_tile = own.rows(kDelta), weighed_tile = own.rows(kWeighed);
   float* deltas = own.floats();
-  State<StateForm<Form>> state;
+  State<Form> state;
   const auto each_state = [&](auto f) {  // f(sum, its place in a page's state)
 #pragma unroll
-    for (int p = 0; p < StateForm<Form>::kPairs; ++p) {
-      const int first = (p * kScanWarps + place.sharer) * 16;
+    for (int p = 0; p < Form::kPairs; ++p) {
+      const int first = (p * kScanWarps + place.warp) * 16;
       if (first < op.dim)
         each_sum([&](int n, int i, int column, int d) {
           f(state.sums[p][n][i], int64_t{first + d} * op.wide + place.column + column);
@@ -202,20 +200,26 @@ __device__ void run_sequence(const Delta<T>& op, const DeltaPages& pages, const 
     }
   };
   const int64_t first_chunk = sequence.first_chunk(), last_chunk = sequence.last_chunk();
-  const auto stage_of = [&](int64_t c) {
+  const auto source_of = [&](int64_t c) {
     const int64_t row = sequence.row_of(c);
-    return Stage(staged + (c - first_chunk) % stages * Stage::kBytes, prepared, op, place,
-                 first_paged_slot(op, wave, number) + c - first_chunk, row, sequence.within(sequence.length, c),
-                 op.v(row, place.value_head) + place.block_column, op.columns, sequence.within(sequence.begun, c));
+    return typename Stage::Source{
+        first_paged_slot(op, wave, number) + c - first_chunk, row,        sequence.within(sequence.length, c),
+        op.v(row, place.value_head) + place.block_column,     op.columns, sequence.within(sequence.begun, c)};
+  };
+  const auto stage_of = [&](int64_t c) {
+    char* memory = staged + (c - first_chunk) % stages * (Stage::kBytes + Stage::kValuesBytes);
+    return Stage(memory, memory + Stage::kBytes, prepared, op, place, source_of(c));
   };
   const auto fetch = [&](int64_t c) {
-    const int64_t row = sequence.row_of(c);
-    if (c <= last_chunk)
-      stage_of(c).fetch(prepared, op, place, first_paged_slot(op, wave, number) + c - first_chunk, row,
-                        sequence.within(sequence.length, c), op.v(row, place.value_head) + place.block_column,
-                        op.columns, true, sequence.within(sequence.begun, c));
-    else
-      ptx::cp_async_commit();
+    if (c <= last_chunk) {
+      const Stage stage = stage_of(c);
+      const auto source = source_of(c);
+      const int thread = ptx::opaque(place.thread);  // else addresses are kept in registers from chunk to chunk
+      stage.template fetch_chunk<Form::kThreads>(thread, prepared, op, place, source, true);
+      stage.template fetch_matrix<Form::kThreads>(thread, stage.p, prepared.p, op, place, source.slot);
+      stage.template fetch_values<Form::kThreads>(thread, source);
+    }
+    ptx::cp_async_commit();
   };
   for (int stage = 0; stage < stages; ++stage) fetch(first_chunk + stage);
   for (int64_t c = first_chunk; c <= last_chunk; ++c) {
@@ -229,7 +233,7 @@ __device__ void run_sequence(const Delta<T>& op, const DeltaPages& pages, const 
       if (c == first_chunk && sequence.begun > 0) each_state([&](float& sum, int64_t at) { sum = kept.state[at]; });
       if (c * kChunk >= sequence.begun && !sequence.replaced(pages, c * kChunk))
         each_state([&](float& sum, int64_t at) { kept.state[at] = sum; });
-      state.put(state_tile, op.dim, place.sharer);
+      state.put(state_tile, op.dim, place.warp);
       Sums16 old;  // rows of D that the page keeps
       each_sum([&](int n, int i, int column, int down) {
         const int r = place.row + down;
@@ -248,27 +252,27 @@ __device__ void run_sequence(const Delta<T>& op, const DeltaPages& pages, const 
     if (place.role == 1) vectors.data = stage.q.data;
     if (fresh)
       for (int d = 0; d < op.dim; d += 16) multiply(sums, state_tile.left(0, d), vectors.right(place.row, d));
-    if (place.role == 0) {
-      for (int first = 0; first < kChunk; first += 16) {
-        if (first == place.row && fresh) {
-          Sums16 before[kParts] = {}, x;
-          for (int j = 0; j < first; j += 16) multiply(before, delta_tile.left(0, j), stage.t.right(first, j));
-          each_sum([&](int n, int i, int column, int down) {
-            const int r = first + down;
-            x[n][i] = begin_delta(stage.vector(kReading)[r], total(sums, n, i), stage.vector(kBeta)[r],
-                                  stage.values.value(r, place.half * kScanColumns + column), total(before, n, i));
-          });
-          solve(stage.t, deltas, first, begun, x);
-          each_sum([&](int n, int i, int column, int down) {
-            const int r = first + down;
-            if (r < begun || r >= end) x[n][i] = deltas[column * kDeltaPitch + r];
-            deltas[column * kDeltaPitch + r] = x[n][i];
-            if (r >= begun && r < end) kept.deltas[r * op.wide + place.column + column] = x[n][i];
-          });
-          delta_tile.put(0, first, x);
-        }
-        ptx::barrier_sync(kRole, kScanWarps * kWarp);
+    for (int first = 0; first < kChunk; first += 16) {
+      if (place.role == 0 && first == place.row && fresh) {
+        Sums16 before[kParts] = {}, x;
+        for (int j = 0; j < first; j += 16) multiply(before, delta_tile.left(0, j), stage.t.right(first, j));
+        each_sum([&](int n, int i, int column, int down) {
+          const int r = first + down;
+          x[n][i] = begin_delta(stage.vector(kReading)[r], total(sums, n, i), stage.vector(kBeta)[r],
+                                stage.values.value(r, place.half * kScanColumns + column), total(before, n, i));
+        });
+        solve(stage.t, deltas, first, begun, x);
+        each_sum([&](int n, int i, int column, int down) {
+          const int r = first + down;
+          if (r < begun || r >= end) x[n][i] = deltas[column * kDeltaPitch + r];
+          deltas[column * kDeltaPitch + r] = x[n][i];
+          if (r >= begun && r < end) kept.deltas[r * op.wide + place.column + column] = x[n][i];
+        });
+        delta_tile.put(0, first, x);
       }
+      __syncthreads();
+    }
+    if (place.role == 0) {
       Sums16 weighed;
       each_sum([&](int n, int i, int column, int down) {
         const int r = place.row + down;
@@ -285,8 +289,8 @@ __device__ void run_sequence(const Delta<T>& op, const DeltaPages& pages, const 
         for (int j = 0; j < kChunk; j += 16) {
           const auto left = weighed_tile.left(0, j);
 #pragma unroll
-          for (int p = 0; p < StateForm<Form>::kPairs; ++p) {
-            const int d = (p * kScanWarps + place.sharer) * 16;
+          for (int p = 0; p < Form::kPairs; ++p) {
+            const int d = (p * kScanWarps + place.warp) * 16;
             if (d >= op.dim) continue;
             Parts<kParts> right;
 #pragma unroll
@@ -352,7 +356,7 @@ void run_paged_delta(const GatedDelta& op, const Delta<T>& delta, CudaContext& c
   int32_t* chunks = context.scratch.take<int32_t>(delta.documents);
   run_paged_row(delta, pages, chunks, o, context);
   const int64_t slots = paged_slots(delta), heads = slots * delta.key_heads;
-  const DeltaPrepared prepared = allocate_prepared(delta, slots, context);
+  const DeltaPrepared prepared = allocate_prepared<kDerived<T>>(delta, slots, context);
   const KeyOperands<T> operands{
       context.scratch.take<uint4>(heads * (kChunk / 16) * (delta.dim / 16) * kDerived<T> * kWarp)};
   const auto share = [&](int64_t all, int64_t others, int64_t wanted) {  // of a grid's other dimension
@@ -364,13 +368,18 @@ void run_paged_delta(const GatedDelta& op, const Delta<T>& delta, CudaContext& c
         context, paged_delta_prepare<T>,
         dim3(share(slots, delta.key_heads, 4 * context.multiprocessors), static_cast<unsigned>(delta.key_heads)),
         dim3(kThreads), sizeof(float) * (2 * kChunk * kPitch + 4 * kChunk), delta, pages, wave, prepared, operands);
-    with_scan_form<2 * kScanWarps, kTiles, kFloats, 1>(
-        delta, aligned(op.x.data, 16), context, [&](auto form, dim3 grid, size_t bytes, int stages) {
-          using Form = decltype(form);
-          grid.y = share(wave.count, grid.x, 2 * context.multiprocessors);
-          QENG_LAUNCH(context, (paged_delta_chunks<Form, T>), grid, dim3(Form::kThreads), bytes, delta, pages, wave,
-                      prepared, operands, stages, o);
-        });
+    const auto bytes_of = [](auto form, int stages) {
+      using Form = decltype(form);
+      return ScanHalf<Form, 1, kTiles, kFloats>::kBytes +
+             stages * (ScanStage<Form>::kBytes + ScanStage<Form>::kValuesBytes);
+    };
+    with_scan_form<kDerived<T>, 1>(delta, aligned(op.x.data, 16), context, bytes_of,
+                                   [&](auto form, dim3 grid, size_t bytes, int stages) {
+                                     using Form = decltype(form);
+                                     grid.y = share(wave.count, grid.x, 2 * context.multiprocessors);
+                                     QENG_LAUNCH(context, (paged_delta_chunks<Form, T>), grid, dim3(Form::kThreads),
+                                                 bytes, delta, pages, wave, prepared, operands, stages, o);
+                                   });
   }
 }
 template void run_paged_delta(const GatedDelta&, const Delta<float>&, CudaContext&);

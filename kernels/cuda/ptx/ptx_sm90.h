@@ -9,6 +9,13 @@
 #include "kernels/cuda/ptx/ptx.h"
 #include "kernels/cuda/ptx/tensor_map.h"
 
+// Only sm_90a has these instructions; for other targets the kernels give up, and nobody launches them.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(QENG_EMULATED)
+#define QENG_SM90 1
+#else
+#define QENG_SM90 0
+#endif
+
 #ifdef QENG_EMULATED
 #include "ptx_sm90_emulated.h"
 #else
