@@ -51,7 +51,7 @@ struct PagedTile {
 };
 constexpr int64_t paged_scratch(int64_t group, int64_t head_dim, int64_t value_dim) {
   const int64_t rows = tile_queries(group) * group, dim = padded(head_dim), wide = padded(value_dim);
-  return rows * (dim + 2 * wide + 2 * kTileKeys + 64) + kTileKeys * (dim + (dim > wide ? dim : wide) + 1);
+  return rows * (dim + 2 * wide + 2 * kTileKeys + 64) + kTileKeys * (dim + (dim > wide ? dim : wide) + 3);
 }
 // A row of f32 to its slot of a tile of codes, as keys or as values. codes: memory of [shape.dim]
 struct EncodeCodes {
