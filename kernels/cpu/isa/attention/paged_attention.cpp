@@ -310,12 +310,13 @@ void matrix_rows(const float* x, int64_t x_stride, int64_t rows, int64_t dim, co
 
 // Rows of f32 to a slot of tiles of codes, one tile a head and `bytes` apart.
 void encode_codes(const float* x, const EncodeCodes& how, int64_t heads, int64_t slot, char* tiles, uint32_t* codes) {
+  const kv_codes::Shape& shape = how.tables->shape;
   for (int64_t head = 0; head < heads; ++head) {
-    auto* tile = reinterpret_cast<uint32_t*>(tiles + head * kv_codes::tile_bytes(how.shape));
-    const float scale = encode_row(x + head * how.shape.dim, how.shape, how.levels, codes);
-    how.values ? pack_value(tile, how.shape, static_cast<int>(slot), codes)
-               : pack_key(tile, how.shape, static_cast<int>(slot), codes);
-    write_scale(tile, how.shape, static_cast<int>(slot), scale);
+    auto* tile = reinterpret_cast<uint32_t*>(tiles + head * kv_codes::tile_bytes(shape));
+    const float scale = encode_row(x + head * shape.dim, *how.tables, codes);
+    how.values ? pack_value(tile, shape, static_cast<int>(slot), codes)
+               : pack_key(tile, shape, static_cast<int>(slot), codes);
+    write_scale(tile, shape, static_cast<int>(slot), scale);
   }
 }
 
