@@ -126,25 +126,34 @@ void write_rows(const PagedTile& tile, const Sums& sums) {
   tile.type == Float::bf16 ? write_rows<bf16>(tile, sums) : write_rows<float>(tile, sums);
 }
 
-// Where the keys of a tile, counted from its first, are read: 0 .. codes as codes, but for those below `first`, and
-// exact .. count as exact rows. A query that sees `seen` keys takes [0, exact_first) and [seen - exact_last, seen)
-// exactly, so those below `first` are exact for all rows. Keys that are read twice have two columns of scores: column j
-// is key j of the codes, and after them column at + j key exact + j. A row has a score in one of the two.
+// Some keys of a tile, counted from its first one; the columns of scores that they have, and the rows that take them.
+struct Part {
+  int64_t key, keys, column, row, rows;
+};
+// Where the keys of a tile are read: as codes, but for those below `first`, and as exact rows. A query that sees `seen`
+// keys takes [0, exact_first) and [seen - exact_last, seen) exactly, so those below `first` are exact for all rows. Keys
+// that are in both parts have two columns, and a row a score in one of them.
 struct Sources {
-  int64_t codes, first, exact, count;
-  bool mixed() const { return codes > 0 && exact < count; }
-  int64_t at() const { return padded(codes); }
+  Part codes, exact;
+  int64_t first, count;
+  bool mixed() const { return codes.keys > 0 && exact.keys > 0; }
   int64_t stride() const { return mixed() ? 2 * kTileKeys : kTileKeys; }
-  int64_t columns() const { return mixed() ? at() + padded(count - exact) : kTileKeys; }
+  int64_t columns() const { return mixed() ? exact.column + padded(exact.keys) : kTileKeys; }
 };
 inline int64_t within(int64_t key, int64_t count) { return key < 0 ? 0 : key < count ? key : count; }
-inline Sources sources_of(const PagedTile& tile, int64_t begin, int64_t count, int64_t last_end) {
-  if (!tile.exact_pages) return {count, 0, count, count};
-  const int64_t first = within(tile.exact_first - begin, count), recent = tile.exact_last + begin;
-  const int64_t high = within(last_end - recent, count), lowest = within(tile.first_end - recent, count);
-  if (first >= high) return {0, 0, 0, count};
+inline Sources sources_of(const PagedTile& tile, int64_t begin, int64_t count) {
+  const int64_t rows = tile.queries * tile.group;
+  if (!tile.exact_pages) return {{0, count, 0, 0, rows}, {}, 0, count};
+  const int64_t first = within(tile.exact_first - begin, count);
+  const int64_t tail = tile.first_end - tile.exact_last - begin;  // of the first query; each has it one further
+  const int64_t last = within(tail + tile.queries - 1, count), lowest = within(tail, count);
+  if (first >= last) return {{}, {0, count, 0, 0, rows}, 0, count};
+  const int64_t with_none = first > 0 ? 0 : within(1 - tail, tile.queries) * tile.group;
+  const Part codes{0, last, 0, with_none, rows - with_none};
   const int64_t exact = lowest < first ? first : lowest;
-  return {high, first, exact == count ? count : exact / 16 * 16, count};
+  if (exact == count) return {codes, {}, first, count};
+  const int64_t key = exact / 16 * 16, with_some = within(count - tail, tile.queries) * tile.group;
+  return {codes, {key, count - key, padded(last), 0, with_some}, first, count};
 }
 
 // The memory of a tile's arithmetic. keys: [dim, kTileKeys]; values: keys too, before; factors: of columns of scores
@@ -155,10 +164,11 @@ struct PagedWork {
 void decode_keys(const PagedTile& tile, const PagedWork& work, const Sources& sources, int64_t begin) {
   const PagedSide& side = tile.keys;
   const int64_t dim = padded(side.dim);
-  each_code_tile(tile, side, begin, sources.codes, work.scales, [&](const uint32_t* codes, int64_t j, float* scale) {
-    if (codes) return unpack_keys(codes, *side.codes, work.keys + j, kTileKeys, scale);
-    for (int64_t d = 0; d < dim; ++d) clear(work.keys + d * kTileKeys + j, kLanes);
-  });
+  each_code_tile(tile, side, begin, sources.codes.keys, work.scales,
+                 [&](const uint32_t* codes, int64_t j, float* scale) {
+                   if (codes) return unpack_keys(codes, *side.codes, work.keys + j, kTileKeys, scale);
+                   for (int64_t d = 0; d < dim; ++d) clear(work.keys + d * kTileKeys + j, kLanes);
+                 });
   if (sources.first == 0) return;
   gather_rows(tile, side.exact_stored, side.exact, tile.exact_pages, side.dim, begin, sources.first, work.values);
   for (int64_t j = 0; j < sources.first; ++j) {
@@ -170,78 +180,84 @@ void decode_keys(const PagedTile& tile, const PagedWork& work, const Sources& so
 void decode_values(const PagedTile& tile, const PagedWork& work, const Sources& sources, int64_t begin) {
   const PagedSide& side = tile.values;
   const int64_t wide = padded(side.dim);
-  each_code_tile(tile, side, begin, sources.codes, work.factors, [&](const uint32_t* codes, int64_t j, float* scale) {
-    if (codes) return unpack_values(codes, *side.codes, work.values + j * wide, wide, scale);
-    clear(work.values + j * wide, kLanes * wide);
-  });
+  each_code_tile(tile, side, begin, sources.codes.keys, work.factors,
+                 [&](const uint32_t* codes, int64_t j, float* scale) {
+                   if (codes) return unpack_values(codes, *side.codes, work.values + j * wide, wide, scale);
+                   clear(work.values + j * wide, kLanes * wide);
+                 });
   if (sources.first > 0)
     gather_rows(tile, side.exact_stored, side.exact, tile.exact_pages, side.dim, begin, sources.first, work.values);
   for (int64_t j = 0; j < sources.first; ++j) work.factors[j] = 1;
-  for (int64_t j = sources.at(); j < sources.columns(); ++j) work.factors[j] = 1;
+  for (int64_t j = padded(sources.codes.keys); j < sources.columns(); ++j) work.factors[j] = 1;
 }
 
-// scores[r, column] = <q_r, key of the column>
-void score_keys(const PagedTile& tile, const PagedWork& work, const Sources& sources, const float* q, int64_t rows,
-                int64_t begin) {
+// scores[r, column] = <q_r, key of the column>, for the rows of each part
+void score_keys(const PagedTile& tile, const PagedWork& work, const Sources& sources, const float* q, int64_t begin) {
   const PagedSide& side = tile.keys;
-  const int64_t dim = padded(side.dim);
-  const auto score = [&](int64_t key, int64_t count, int64_t column, const float* scales) {
-    if (count > 0)
-      multiply<false>(rows, side.dim, padded(count), q, dim, 1, work.keys + key, kTileKeys, work.scores + column,
-                      sources.stride(), scales);
+  const int64_t dim = padded(side.dim), stride = sources.stride();
+  const auto score = [&](const Part& part, const float* keys, const float* scales) {
+    multiply<false>(part.rows, side.dim, padded(part.keys), q + part.row * dim, dim, 1, keys, kTileKeys,
+                    work.scores + part.row * stride + part.column, stride, scales);
   };
-  const auto gather = [&](Stored stored, const void* pool, const int32_t* pages, int64_t first) {
-    const int64_t count = sources.count - first;
-    if (count == 0) return;
-    gather_rows(tile, stored, pool, pages, side.dim, begin + first, count, work.values);
+  const auto gather = [&](Stored stored, const void* pool, const int32_t* pages, int64_t key, int64_t count) {
+    gather_rows(tile, stored, pool, pages, side.dim, begin + key, count, work.values);
     clear(work.values + count * dim, (padded(count) - count) * dim);
     transpose_keys(work.values, dim, work.keys, padded(count));
   };
-  const int64_t exact = sources.exact;
+  const Part &codes = sources.codes, &exact = sources.exact;
   if (!side.codes) {
-    gather(side.stored, side.pool, tile.pages, 0);
-    score(0, sources.codes, 0, nullptr);
-    return score(exact, sources.count - exact, sources.at(), nullptr);
+    gather(side.stored, side.pool, tile.pages, 0, sources.count);
+    score(codes, work.keys, nullptr);
+    return score(exact, work.keys + exact.key, nullptr);
   }
-  if (sources.codes > 0) decode_keys(tile, work, sources, begin);
-  score(0, sources.codes, 0, work.scales);
-  gather(side.exact_stored, side.exact, tile.exact_pages, exact);
-  score(0, sources.count - exact, sources.at(), nullptr);
+  if (codes.keys > 0) {
+    decode_keys(tile, work, sources, begin);
+    score(codes, work.keys, work.scales);
+  }
+  if (exact.keys == 0) return;
+  gather(side.exact_stored, side.exact, tile.exact_pages, exact.key, exact.keys);
+  score(exact, work.keys, nullptr);
 }
 
-// A row of scores to exponentials, where it sees the keys low .. high of the tile.
-void softmax_of(const PagedTile& tile, float* scores, const Sources& sources, int64_t row, int64_t begin,
+// A row of scores to exponentials, times the factors of their columns where these are given.
+void softmax_of(const PagedTile& tile, const Sources& sources, int64_t row, int64_t begin, float* scores,
                 const float* factors, const Sums& sums, int64_t wide) {
-  int64_t high = tile.first_end + row / tile.group, low = tile.window > 0 ? high - tile.window : 0;
-  const int64_t tail = within(high - tile.exact_last - begin, sources.count);
-  high = high - begin < sources.count ? high - begin : sources.count;
-  low = low > begin ? low - begin : 0;
-  cap_row(scores, tile.softcap, sources.columns());
+  const int64_t end = tile.first_end + row / tile.group, low = tile.window > 0 ? end - tile.window - begin : 0;
+  const Visible seen{low > 0 ? low : 0, end - begin < sources.count ? end - begin : sources.count};
   float *o = sums.o + row * wide, &top = sums.top[row], &total = sums.total[row];
-  if (!sources.mixed()) return softmax_row(scores, {low, high}, top, total, o, wide, factors);
-  if (low >= high) return clear(scores, sources.columns());
+  cap_row(scores, tile.softcap, sources.columns());
+  if (!sources.mixed()) return softmax_row(scores, seen, top, total, o, wide, factors);
+  if (seen.low >= seen.high) return clear(scores, sources.columns());
+  const Part& exact = sources.exact;
+  const int64_t tail = within(end - tile.exact_last - begin, sources.count);
   const int64_t from = tail < sources.first ? sources.first : tail;  // codes before, exact rows from here on
-  hide_outside(scores, sources.at(), low, from < high ? from : high);
-  hide_outside(scores + sources.at(), sources.columns() - sources.at(), (from > low ? from : low) - sources.exact,
-               high - sources.exact);
+  hide_outside(scores, exact.column, seen.low, from < seen.high ? from : seen.high);
+  hide_outside(scores + exact.column, padded(exact.keys), (from > seen.low ? from : seen.low) - exact.key,
+               seen.high - exact.key);
   softmax_columns(scores, sources.columns(), factors, top, total, o, wide);
 }
 
-// o_r += sum_j p[r, j] value j, where p lies in work.scores, and the values of codes in work.values.
-void add_values(const PagedTile& tile, const PagedWork& work, const Sources& sources, float* o, int64_t rows,
-                int64_t begin) {
+// o_r += sum of p[r, column] times the value of the column, for the rows of each part; p lies in work.scores, and the
+// values of codes in work.values
+void add_values(const PagedTile& tile, const PagedWork& work, const Sources& sources, float* o, int64_t begin) {
   const PagedSide& side = tile.values;
-  const int64_t wide = padded(side.dim), exact = sources.exact, last = sources.count - exact;
-  const auto add = [&](int64_t column, int64_t count, int64_t key) {
-    multiply<true>(rows, count, wide, work.scores + column, sources.stride(), 1, work.values + key * wide, wide, o,
-                   wide);
+  const int64_t wide = padded(side.dim), stride = sources.stride();
+  const auto add = [&](const Part& part, const float* values) {
+    multiply<true>(part.rows, part.keys, wide, work.scores + part.row * stride + part.column, stride, 1, values, wide,
+                   o + part.row * wide, wide);
   };
-  if (!side.codes) gather_rows(tile, side.stored, side.pool, tile.pages, side.dim, begin, sources.count, work.values);
-  if (sources.codes > 0) add(0, sources.codes, 0);
-  if (last == 0) return;
-  if (side.codes)
-    gather_rows(tile, side.exact_stored, side.exact, tile.exact_pages, side.dim, begin + exact, last, work.values);
-  add(sources.at(), last, side.codes ? 0 : exact);
+  const Part &codes = sources.codes, &exact = sources.exact;
+  if (!side.codes) {
+    gather_rows(tile, side.stored, side.pool, tile.pages, side.dim, begin, sources.count, work.values);
+    if (codes.keys > 0) add(codes, work.values);
+    if (exact.keys > 0) add(exact, work.values + exact.key * wide);
+    return;
+  }
+  if (codes.keys > 0) add(codes, work.values);
+  if (exact.keys == 0) return;
+  gather_rows(tile, side.exact_stored, side.exact, tile.exact_pages, side.dim, begin + exact.key, exact.keys,
+              work.values);
+  add(exact, work.values);
 }
 
 void attend(const PagedTile& tile, float* q, float* scratch, const Sums& all) {
@@ -260,14 +276,14 @@ void attend(const PagedTile& tile, float* q, float* scratch, const Sums& all) {
     for (int64_t begin = start; begin < end; begin += kTileKeys) {
       if (begin + kTileKeys <= lowest) continue;
       const int64_t count = end - begin < kTileKeys ? end - begin : kTileKeys;
-      const Sources sources = sources_of(tile, begin, count, last_end);
-      score_keys(tile, work, sources, q, rows, begin);
-      const bool coded = tile.values.codes && sources.codes > 0;
+      const Sources sources = sources_of(tile, begin, count);
+      score_keys(tile, work, sources, q, begin);
+      const bool coded = tile.values.codes && sources.codes.keys > 0;
       if (coded) decode_values(tile, work, sources, begin);
       for (int64_t r = 0; r < rows; ++r)
-        softmax_of(tile, work.scores + r * sources.stride(), sources, r, begin, coded ? work.factors : nullptr, piece,
+        softmax_of(tile, sources, r, begin, work.scores + r * sources.stride(), coded ? work.factors : nullptr, piece,
                    wide);
-      add_values(tile, work, sources, piece.o, rows, begin);
+      add_values(tile, work, sources, piece.o, begin);
     }
     if (!tile.partial) merge(all, piece, rows, wide);
   }
