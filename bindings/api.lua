@@ -1896,8 +1896,9 @@ function q.pages.kv_store(k, v, slots, k_pool, v_pool, k_levels, v_levels) end
 ---@param x Tensor
 ---@param w Tensor
 ---@param bias? Tensor
+---@param signs? Tensor  [3, dim], where they and two Hadamard matrices are w (HeadLinear of kernels/ops.h)
 ---@return Tensor
-function q.pages.head_linear(x, w, bias) end
+function q.pages.head_linear(x, w, bias, signs) end
 ---@param pool Tensor
 ---@param pairs_ Tensor  [n, 2] i32: from, to
 ---@param page_tokens integer

@@ -92,11 +92,12 @@ int copy_pages(Call& call) {
 }
 
 int head_linear(Call& call) {
-  const TensorPtr x = call.arg<TensorPtr>(1), w = call.arg<TensorPtr>(2), bias = call.arg<TensorPtr>(3, nullptr);
-  Device& device = device_of(call, x, w, bias);
+  const TensorPtr x = call.arg<TensorPtr>(1), w = call.arg<TensorPtr>(2), bias = call.arg<TensorPtr>(3, nullptr),
+                  signs = call.arg<TensorPtr>(4, nullptr);
+  Device& device = device_of(call, x, w, bias, signs);
   if (x->view.rank != 3) fail("shape", call.name, ": x is ", shape_text(x->view), ", expected [tokens, heads, dim]");
   const TensorPtr y = make_tensor(device, {x->view.shape[0], x->view.shape[1], w->view.columns()}, x->view.dtype);
-  device.run(HeadLinear{x->view, w->view, view_of(bias), y->view});
+  device.run(HeadLinear{x->view, w->view, view_of(bias), y->view, view_of(signs)});
   return call.push(y);
 }
 

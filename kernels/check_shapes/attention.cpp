@@ -148,6 +148,11 @@ void check_shapes(const HeadLinear& op) {
                       "dim and out_dim of 16";
              });
   if (op.bias) check.is("bias", op.bias, DType::f32, {op.w.shape[0], op.w.shape[2]});
+  if (op.signs) {
+    check.that(op.w.shape[1] == op.w.shape[2] && std::has_single_bit(static_cast<uint64_t>(op.w.shape[1])),
+               [&] { return "w is " + shape_text(op.w) + ", expected with signs square matrices of a power of two"; });
+    check.is("signs", op.signs, DType::f32, {3, op.w.shape[1]});
+  }
   check.is("y", op.y, op.x.dtype, {op.x.shape[0], op.x.shape[1], op.w.shape[2]});
 }
 

@@ -20,6 +20,23 @@ char* row_of(const View& pool, int64_t row, int64_t width) {
 
 namespace {
 
+isa::CodeTables code_tables(const View& pool, const View& levels, int64_t dim) {
+  isa::CodeTables tables{};
+  if (!levels) return tables;
+  tables.shape = code_shape(pool, levels, dim);
+  const auto fill = [](const float* from, int count, isa::CodeTable& table) {
+    for (int i = 0; i < 16; ++i) {
+      const int at = i % count;
+      table.levels[i] = from[at];
+      table.half_ways[i] = 0.5f * (from[at] + from[at + 1 < count ? at + 1 : at]);
+    }
+  };
+  const int count = 1 << tables.shape.bits;
+  fill(levels.as<float>(), count, tables.narrow);
+  if (tables.shape.wide > 0) fill(levels.as<float>() + count, 2 * count, tables.wide);
+  return tables;
+}
+
 // The tokens that are stored, so that those of a tile of codes follow each other: groups of them begin at `starts`.
 struct Storing {
   std::vector<int64_t> tokens, starts;
@@ -50,8 +67,10 @@ void run(const KvStore& op, CpuContext& context) {
   const Storing groups = storing(op);
   const struct {
     View from, pool, levels;
+    isa::CodeTables tables;
     bool values;
-  } sides[] = {{op.k, op.k_pool, op.k_levels, false}, {op.v, op.v_pool, op.v_levels, true}};
+  } sides[] = {{op.k, op.k_pool, op.k_levels, code_tables(op.k_pool, op.k_levels, op.k.shape[2]), false},
+               {op.v, op.v_pool, op.v_levels, code_tables(op.v_pool, op.v_levels, op.v.shape[2]), true}};
   float* wide = context.scratch.take<float>(context.threads * widest);
   auto* codes = context.scratch.take<uint32_t>(context.threads * widest);
   const auto store = [&](int64_t t, const auto& side) {
@@ -67,8 +86,7 @@ void run(const KvStore& op, CpuContext& context) {
       x = copy;
     }
     if (side.levels) {
-      const isa::EncodeCodes how{code_shape(side.pool, side.levels, side.from.shape[2]),
-                                 side.levels.template as<float>(), side.values};
+      const isa::EncodeCodes how{&side.tables, side.values};
       char* tiles = side.pool.template as<char>() + slot[t] / kv_codes::kLanes * heads * side.pool.shape[2];
       return context.isa->encode_codes(x, how, heads, slot[t] % kv_codes::kLanes, tiles, codes + team_rank() * widest);
     }
@@ -151,18 +169,6 @@ isa::Stored stored_type(const View& pool) {
 // Memory for the sums of pieces that threads work on at once: above it, one thread does the pieces of a tile.
 constexpr int64_t kPartialFloats = int64_t{8} << 20;
 
-isa::CodeTables code_tables(const View& pool, const View& levels, int64_t dim) {
-  isa::CodeTables tables{};
-  if (!levels) return tables;
-  tables.shape = code_shape(pool, levels, dim);
-  const int count = 1 << tables.shape.bits;
-  const float* from = levels.as<float>();
-  for (int i = 0; i < 16; ++i) {
-    tables.narrow[i] = from[i % count];
-    if (tables.shape.wide > 0) tables.wide[i] = from[count + i % (2 * count)];
-  }
-  return tables;
-}
 isa::PagedSide side_of(const View& pool, const View& exact, const isa::CodeTables& tables, int64_t dim) {
   const bool codes = tables.shape.dim > 0;
   return {dim,

@@ -1,5 +1,7 @@
 // Operations: attention and its cache. Conventions: kernels/ops.h.
 #pragma once
+#include <bit>
+
 #include "kernels/ops/access.h"
 
 namespace qeng {
@@ -77,13 +79,19 @@ struct AttentionGrad {
 //   y[t, h, :] = x[t, h, :] w[b] + bias[b],   b = h / (heads / bases)
 // x: [tokens, heads, dim] float   w: [bases, dim, out_dim] f32   [bias]: [bases, out_dim] f32   y: [tokens, heads,
 // out_dim] of x's dtype, not x. dim, out_dim: multiples of 16. A row's bits do not depend on the others.
+// [signs]: [3, dim] f32, each 1 or -1: all bases are these signs and two of Hadamard's matrices (see there), which a
+// backend may use instead of w:   x w = s_2 * H (s_1 * H (s_0 * x)) / dim     dim: a power of two, out_dim the same
 struct HeadLinear {
   static constexpr const char* name = "head_linear";
-  View x, w, bias, y;
-  int64_t flops() const { return 2 * x.elements() * (w.rank ? w.shape[w.rank - 1] : 0); }
+  View x, w, bias, y, signs;
+  int64_t flops() const {
+    const int64_t out = w.rank ? w.shape[w.rank - 1] : 0;
+    return 2 * x.elements() * (signs ? std::bit_width(static_cast<uint64_t>(out)) - 1 : out);
+  }
   template <class F>
   void views(F f) {
-    f("x", x, Access::read), f("w", w, Access::read), f("bias", bias, Access::read), f("y", y, Access::write);
+    f("x", x, Access::read), f("w", w, Access::read), f("bias", bias, Access::read);
+    f("signs", signs, Access::read), f("y", y, Access::write);
   }
 };
 

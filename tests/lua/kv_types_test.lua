@@ -3,6 +3,7 @@
 package.path = (arg[0]:match("^(.*/)") or "./") .. "?.lua;" .. package.path
 local cases = require "engine_cases"
 local codecs = require "qeng.turboquant.codecs"
+local kv_codes = require "qeng.model.kv_codes"
 local kv_types = require "qeng.model.kv_types"
 local methods = require "qeng.turboquant.methods"
 local paged = require "qeng.infer.paged"
@@ -72,6 +73,22 @@ local function hook_codes(model, side, width)
       local rows = x:reshape({ -1, 32 }):compute()
       return rotations.undo(rotation, codec.reconstruct(rotations.apply(rotation, rows):compute())):reshape(x:shape())
     end)
+  end
+end
+
+-- The signs of a turn make of Hadamard's matrices what its own matrix is.
+for _, dim in ipairs { 32, 64, 96 } do
+  local x = q.randn { 5, 3, dim }
+  for _, is_key in ipairs { true, false } do
+    local codes = kv_codes.open(kv_types.parse("tq4").key, dim, is_key, { mean = q.randn { 3, dim } }, true)
+    assert((codes.signs ~= nil) == (dim ~= 96) and (codes.back_signs ~= nil) == (dim ~= 96))
+    for matrix, signs in pairs { to = "signs", query = "signs", from = "back_signs" } do
+      if codes[matrix] then
+        local fast = q.pages.head_linear(x, codes[matrix], nil, codes[signs])
+        assert((fast - q.pages.head_linear(x, codes[matrix])):abs():max():item() < 1e-5)
+      end
+    end
+    kv_codes.free(codes)
   end
 end
 

@@ -41,7 +41,7 @@ void ordered_product(const Tile& t, float* memory) {
       float* out = columns < wide ? c : t.c + j;
       const int64_t stride = columns < wide ? kColumns : t.ldc;
       if (columns < wide && add) copy_part(t.c + j, t.ldc, false, t.m, columns, c, kColumns);
-      (add ? multiply<true> : multiply<false>)(t.m, depth, wide, a, kStride, 1, b, kColumns, out, stride);
+      (add ? multiply<true> : multiply<false>)(t.m, depth, wide, a, kStride, 1, b, kColumns, out, stride, nullptr);
       for (int64_t i = 0; i < t.m && columns < wide; ++i)
         for_lanes(columns, [&](int64_t at, int64_t lanes) {
           store(t.c + i * t.ldc + j + at, load(c + i * kColumns + at), lanes);

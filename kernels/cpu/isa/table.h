@@ -61,6 +61,8 @@ struct ConvTap {
   const float* w = nullptr;
 };
 
+constexpr int64_t kMostTurned = 256;  // columns of turn_rows
+
 // What ordered_product takes at most of rows, and of depth and columns at once.
 constexpr int64_t kOrderedRows = 256, kOrderedDepth = 128, kOrderedColumns = 64;
 constexpr int64_t kOrderedMemory =  // floats
@@ -108,6 +110,10 @@ struct Table {
   // ---- hadamard (hadamard.cpp): x *= y; x = H x / sqrt(n), n a power of two
   void (*multiply)(float* x, const float* y, int64_t n) = nullptr;
   void (*hadamard)(float* x, int64_t n) = nullptr;
+  // y = s_2 * H (s_1 * H (s_0 * x)) / dim [+ bias]: HeadLinear with signs [3, dim], dim 16 to kMostTurned. x, y: rows of
+  // dim; a stride: elements from one row to the next
+  void (*turn_rows)(Float type, const void* x, int64_t x_stride, int64_t rows, int64_t dim, const float* signs,
+                    const float* bias, void* y, int64_t y_stride) = nullptr;
 
   // ---- activation (activation.cpp): SwiGlu, SwiGluGrad
   void (*swiglu)(Float type, bool gelu, const void* gate, const void* up, void* y, int64_t n) = nullptr;

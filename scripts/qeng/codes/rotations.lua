@@ -115,6 +115,15 @@ local makers = {
 -- The rotations that need no fitting, by name.
 rotations.names = { "identity", "random_haar", "block_so8_static", "hadamard", "hadamard2" }
 
+-- The signs of hadamard2 over a power of two, [3, dim] as q.pages.head_linear takes them: those of its two rounds, and
+-- none. Nil for other numbers of coordinates. inverse: of the transposed matrix.
+function rotations.hadamard2_signs(dim, seed, inverse)
+  if bit.band(dim, dim - 1) ~= 0 then return nil end
+  local rounds = { signs(dim, seed), signs(dim, seed + 1), q.zeros { dim } + 1 }
+  if inverse then rounds[1], rounds[3] = rounds[3], rounds[1] end
+  return q.stack(rounds, 1)
+end
+
 -- A rotation by its name. dim: coordinates of a head; seed: of what is drawn at random (0).
 function rotations.make(name, dim, seed)
   local maker = makers[name]

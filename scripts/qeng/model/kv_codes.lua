@@ -24,7 +24,8 @@ function kv_codes.levels(side, dim)
   return kept(function() return q.tensor(levels) end)
 end
 
--- {to, to_bias, query or back, back_bias}: [bases, dim, dim] and [bases, dim].
+-- {to, to_bias, query or from, back_bias}: [bases, dim, dim] and [bases, dim]. Where no map was fitted also signs, of
+-- `to` and `query`, and back_signs, of `from` (q.pages.head_linear), unless dim has none.
 -- fitted: {mean [heads, dim], and of keys map, inverse [heads, dim, dim]}, or nil. centred: the mean comes off.
 local function turns(dim, is_key, fitted, centred)
   return q.no_grad(q.scope, function()
@@ -39,8 +40,10 @@ local function turns(dim, is_key, fitted, centred)
         return q.stack(list, 1)
       end
       found.to, found.query = each(fitted.inverse), each(fitted.map, true)
-    elseif is_key then
-      found.query = found.to
+    else
+      found.signs = rotations.hadamard2_signs(dim, seed)
+      found.back_signs = rotations.hadamard2_signs(dim, seed, true)
+      if is_key then found.query = found.to end
     end
     if fitted and centred then
       local heads, list = fitted.mean:shape()[1], {}

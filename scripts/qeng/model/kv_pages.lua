@@ -82,10 +82,10 @@ function Pages:attend(step, query, key, value, opt)
   local keys, values = self.keys, self.values
   local of_keys, of_values = keys.codes or {}, values.codes or {}
   if keys.codes then
-    query = q.pages.head_linear(query, of_keys.query)
-    key = q.pages.head_linear(key, of_keys.to, of_keys.to_bias)
+    query = q.pages.head_linear(query, of_keys.query, nil, of_keys.signs)
+    key = q.pages.head_linear(key, of_keys.to, of_keys.to_bias, of_keys.signs)
   end
-  if values.codes then value = q.pages.head_linear(value, of_values.to, of_values.to_bias) end
+  if values.codes then value = q.pages.head_linear(value, of_values.to, of_values.to_bias, of_values.signs) end
   q.pages.kv_store(key, value, step.slots, keys.pool, values.pool, of_keys.levels, of_values.levels)
   if keys.exact then q.pages.kv_store(key, nil, step.exact_slots, keys.exact) end
   if values.exact then q.pages.kv_store(value, nil, step.exact_slots, values.exact) end
@@ -97,7 +97,8 @@ function Pages:attend(step, query, key, value, opt)
       keys = keys.exact, values = values.exact, pages = step.exact, first = self.sinks, last = self.tail,
     } or nil,
   })
-  return values.codes and q.pages.head_linear(mixed, of_values.from, of_values.back_bias) or mixed
+  if not values.codes then return mixed end
+  return q.pages.head_linear(mixed, of_values.from, of_values.back_bias, of_values.back_signs)
 end
 
 -- Rows of a pool to a page: of tokens, or of tiles.

@@ -11,37 +11,74 @@ namespace qeng::isa::QENG_ISA {
 using kv_codes::kLanes;
 using kv_codes::kRun;
 
+// kWidth codes, of the lanes of a Vec.
+//   look_up(table, codes): table[code], of the lowest `bits` bits of each; table: levels, again and again, up to 16
+//   plus(codes, n), plus_where(mask, codes, n): a sum, in the second where the mask holds
+#if defined(QENG_ISA_avx512)
+using Codes = __m512i;
+inline Codes no_codes() { return _mm512_setzero_si512(); }
+inline Codes plus(Codes codes, int n) { return _mm512_add_epi32(codes, _mm512_set1_epi32(n)); }
+inline Codes plus_where(Mask mask, Codes codes, int n) {
+  return _mm512_mask_add_epi32(codes, mask, codes, _mm512_set1_epi32(n));
+}
+inline Codes load_codes(const uint32_t* from) { return _mm512_loadu_si512(from); }
+inline void store_codes(uint32_t* to, Codes codes) { _mm512_storeu_si512(to, codes); }
+template <int bits>
+inline Vec look_up(const float* table, Codes codes) {
+  return _mm512_permutexvar_ps(codes, load(table));
+}
+template <int shift, bool split>
+inline Codes shifted(const uint32_t* low, const uint32_t* high) {
+  const Codes codes = _mm512_srli_epi32(load_codes(low), shift);
+  if constexpr (split) return _mm512_or_si512(codes, _mm512_slli_epi32(load_codes(high), 32 - shift));
+  return codes;
+}
+#elif defined(QENG_ISA_avx2)
+using Codes = __m256i;
+inline Codes no_codes() { return _mm256_setzero_si256(); }
+inline Codes plus(Codes codes, int n) { return _mm256_add_epi32(codes, _mm256_set1_epi32(n)); }
+inline Codes plus_where(Mask mask, Codes codes, int n) {
+  return _mm256_add_epi32(codes, _mm256_and_si256(_mm256_castps_si256(mask), _mm256_set1_epi32(n)));
+}
+inline Codes load_codes(const uint32_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
+inline void store_codes(uint32_t* to, Codes codes) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), codes); }
+template <int bits>
+inline Vec look_up(const float* table, Codes codes) {
+  const Vec level = _mm256_permutevar8x32_ps(load(table), codes);  // by the lowest three bits
+  if constexpr (bits < 4) return level;
+  return _mm256_blendv_ps(level, _mm256_permutevar8x32_ps(load(table + 8), codes),
+                          _mm256_castsi256_ps(_mm256_slli_epi32(codes, 28)));
+}
+template <int shift, bool split>
+inline Codes shifted(const uint32_t* low, const uint32_t* high) {
+  const Codes codes = _mm256_srli_epi32(load_codes(low), shift);
+  if constexpr (split) return _mm256_or_si256(codes, _mm256_slli_epi32(load_codes(high), 32 - shift));
+  return codes;
+}
+#else
+using Codes = uint32_t;
+inline Codes no_codes() { return 0; }
+inline Codes plus(Codes codes, int n) { return codes + static_cast<uint32_t>(n); }
+inline Codes plus_where(Mask mask, Codes codes, int n) { return mask ? plus(codes, n) : codes; }
+inline void store_codes(uint32_t* to, Codes codes) { *to = codes; }
+template <int bits>
+inline Vec look_up(const float* table, Codes codes) {
+  return table[codes & 15];
+}
+template <int shift, bool split>
+inline Codes shifted(const uint32_t* low, const uint32_t* high) {
+  if constexpr (split) return *low >> shift | *high << (32 - shift);
+  return *low >> shift;
+}
+#endif
+
 // Writes to[position's place] = table[code] of the 16 lanes of a position of a run, from bit `first` of their strings.
-// table: the levels, again and again, up to 16.
 template <int bits, int position>
 inline void unpack_position(const uint32_t* run, const float* table, float* to) {
   constexpr int first = position * bits, word = first / 32, shift = first % 32;
-  constexpr bool split = shift + bits > 32;
-#if defined(QENG_ISA_avx512)
-  __m512i code = _mm512_srli_epi32(_mm512_loadu_si512(run + kLanes * word), shift);
-  if constexpr (split)
-    code = _mm512_or_si512(code, _mm512_slli_epi32(_mm512_loadu_si512(run + kLanes * (word + 1)), 32 - shift));
-  store(to, _mm512_permutexvar_ps(code, load(table)));  // by the lowest four bits
-#elif defined(QENG_ISA_avx2)
-  for (int half = 0; half < kLanes; half += 8) {
-    const auto words = [&](int w) {
-      return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(run + kLanes * w + half));
-    };
-    __m256i code = _mm256_srli_epi32(words(word), shift);
-    if constexpr (split) code = _mm256_or_si256(code, _mm256_slli_epi32(words(word + 1), 32 - shift));
-    Vec level = _mm256_permutevar8x32_ps(load(table), code);  // by the lowest three bits
-    if constexpr (bits == 4)
-      level = _mm256_blendv_ps(level, _mm256_permutevar8x32_ps(load(table + 8), code),
-                               _mm256_castsi256_ps(_mm256_slli_epi32(code, 28)));
-    store(to + half, level);
-  }
-#else
-  for (int lane = 0; lane < kLanes; ++lane) {
-    uint32_t code = run[kLanes * word + lane] >> shift;
-    if constexpr (split) code |= run[kLanes * (word + 1) + lane] << (32 - shift);
-    to[lane] = table[code & 15];
-  }
-#endif
+  const uint32_t *low = run + kLanes * word, *high = low + kLanes;
+  for (int lane = 0; lane < kLanes; lane += kWidth)
+    store(to + lane, look_up<bits>(table, shifted<shift, (shift + bits > 32)>(low + lane, high + lane)));
 }
 
 // place(position): where the 16 lanes of a position go.
@@ -60,7 +97,7 @@ inline void unpack_run(int bits, const uint32_t* run, const float* table, Place 
   }
 }
 
-inline const float* table_of(const CodeTables& tables, int run) {
+inline const CodeTable& table_of(const CodeTables& tables, int run) {
   return run * kRun < tables.shape.wide ? tables.wide : tables.narrow;
 }
 inline void read_scales(const uint32_t* tile, const CodeTables& tables, float* scales) {
@@ -72,14 +109,14 @@ inline void read_scales(const uint32_t* tile, const CodeTables& tables, float* s
 inline void unpack_keys(const uint32_t* tile, const CodeTables& tables, float* to, int64_t stride, float* scales) {
   for (int run = 0; run < tables.shape.dim / kRun; ++run)
     unpack_run(kv_codes::bits_of(tables.shape, run), tile + kv_codes::words_before(tables.shape, run),
-               table_of(tables, run), [&](int position) { return to + (run * kRun + position) * stride; });
+               table_of(tables, run).levels, [&](int position) { return to + (run * kRun + position) * stride; });
   read_scales(tile, tables, scales);
 }
 // 16 values as rows: to[slot * stride + d].
 inline void unpack_values(const uint32_t* tile, const CodeTables& tables, float* to, int64_t stride, float* scales) {
   for (int run = 0; run < tables.shape.dim / kRun; ++run)
     unpack_run(kv_codes::bits_of(tables.shape, run), tile + kv_codes::words_before(tables.shape, run),
-               table_of(tables, run),
+               table_of(tables, run).levels,
                [&](int position) { return to + position % kLanes * stride + run * kRun + position / kLanes * kLanes; });
   read_scales(tile, tables, scales);
 }
@@ -90,44 +127,49 @@ struct Squares {
   void add(const float* run) {
     for (int d = 0; d < kRun; ++d) lanes[d] += static_cast<double>(run[d]) * static_cast<double>(run[d]);
   }
+  template <int half = kRun / 2>
   double total() {
-    for (int half = kRun / 2; half > 0; half /= 2)
-      for (int d = 0; d < half; ++d) lanes[d] += lanes[d + half];
+    for (int d = 0; d < half; ++d) lanes[d] += lanes[d + half];
+    if constexpr (half > 1) return total<half / 2>();
     return lanes[0];
   }
 };
 
-// The codes of a row x of shape.dim elements, and its scale. levels: as KvStore has them.
-inline float encode_row(const float* x, const kv_codes::Shape& shape, const float* levels, uint32_t* codes) {
+// The codes of a run of a row, which is multiplied by factor: kv_codes::nearest, as half ways ascend. Its levels are added.
+template <int bits>
+inline void encode_run(const float* x, float factor, const CodeTable& table, uint32_t* codes, Squares& of_levels) {
+  float levels[kRun];
+  for (int d = 0; d < kRun; d += kWidth) {
+    const Vec y = load(x + d) * splat(factor);
+    Codes code = no_codes();
+#pragma GCC unroll 4
+    for (int step = 1 << bits >> 1; step > 0; step >>= 1)
+      code = plus_where(below(look_up<bits>(table.half_ways, plus(code, step - 1)), y), code, step);
+    store_codes(codes + d, code);
+    store(levels + d, look_up<bits>(table.levels, code));
+  }
+  of_levels.add(levels);
+}
+
+// The codes of a row x of shape.dim elements, and its scale.
+inline float encode_row(const float* x, const CodeTables& tables, uint32_t* codes) {
+  const int dim = tables.shape.dim;
   Squares squares, of_levels;
-  for (int d = 0; d < shape.dim; d += kRun) squares.add(x + d);
+  for (int d = 0; d < dim; d += kRun) squares.add(x + d);
   const float length = static_cast<float>(__builtin_sqrt(squares.total()));
   if (length == 0) {
-    for (int d = 0; d < shape.dim; ++d) codes[d] = 0;
+    for (int d = 0; d < dim; ++d) codes[d] = 0;
     return 0;
   }
-  const float factor = __builtin_sqrtf(static_cast<float>(shape.dim)) / length;
-  for (int run = 0; run < shape.dim / kRun; ++run) {
-    const float* table = levels + (run * kRun < shape.wide ? 1 << shape.bits : 0);
-    const int count = 1 << kv_codes::bits_of(shape, run);
-    constexpr int kVecs = kRun / kWidth;
-    Vec y[kVecs], code[kVecs], level[kVecs];
-    for (int v = 0; v < kVecs; ++v) {
-      y[v] = load(x + run * kRun + v * kWidth) * splat(factor);
-      code[v] = splat(0.0f), level[v] = splat(table[0]);
+  const float factor = __builtin_sqrtf(static_cast<float>(dim)) / length;
+  for (int run = 0; run < dim / kRun; ++run, x += kRun, codes += kRun) {
+    const CodeTable& table = table_of(tables, run);
+    switch (kv_codes::bits_of(tables.shape, run)) {
+      case 1: encode_run<1>(x, factor, table, codes, of_levels); break;
+      case 2: encode_run<2>(x, factor, table, codes, of_levels); break;
+      case 3: encode_run<3>(x, factor, table, codes, of_levels); break;
+      default: encode_run<4>(x, factor, table, codes, of_levels);
     }
-    for (int i = 0; i + 1 < count; ++i) {
-      const Vec half_way = splat(0.5f * (table[i] + table[i + 1]));
-      for (int v = 0; v < kVecs; ++v) {
-        const Mask above = below(half_way, y[v]);
-        code[v] = choose(above, splat(static_cast<float>(i + 1)), code[v]);
-        level[v] = choose(above, splat(table[i + 1]), level[v]);
-      }
-    }
-    float code_of[kRun], level_of[kRun];
-    for (int v = 0; v < kVecs; ++v) store(code_of + v * kWidth, code[v]), store(level_of + v * kWidth, level[v]);
-    for (int d = 0; d < kRun; ++d) codes[run * kRun + d] = static_cast<uint32_t>(static_cast<int>(code_of[d]));
-    of_levels.add(level_of);
   }
   return static_cast<float>(static_cast<double>(length) / __builtin_sqrt(of_levels.total()));
 }

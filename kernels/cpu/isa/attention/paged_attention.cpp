@@ -34,8 +34,8 @@ inline int64_t slot_of(const PagedTile& tile, const int32_t* pages, int64_t key)
   return page < 0 ? -1 : page * tile.page_tokens + key % tile.page_tokens;
 }
 
-// A tile of keys or values to f32: `count` rows from key `begin` on, then zeros up to padded(count). Rows lie far
-// apart, where the hardware does not prefetch, so the rows to come are asked for here.
+// A tile of keys or values to f32: `count` rows from key `begin` on. Rows lie far apart, where the hardware does not
+// prefetch, so the rows to come are asked for here.
 template <class T>
 void gather_pages(const PagedTile& tile, const void* pool, const int32_t* pages, int64_t row_dim, int64_t begin,
                   int64_t count, float* to) {
@@ -55,7 +55,6 @@ void gather_pages(const PagedTile& tile, const void* pool, const int32_t* pages,
     else
       clear(to + j * dim, dim);
   }
-  clear(to + count * dim, (padded(count) - count) * dim);
 }
 void gather_rows(const PagedTile& tile, Stored stored, const void* pool, const int32_t* pages, int64_t row_dim,
                  int64_t begin, int64_t count, float* to) {
@@ -86,27 +85,6 @@ void each_code_tile(const PagedTile& tile, const PagedSide& side, int64_t begin,
     visit(reinterpret_cast<const uint32_t*>(at), j, scales + j);
     for (int64_t lane = at ? count - j : 0; lane < kLanes; ++lane) scales[j + lane] = 0;
   }
-}
-// Keys as columns, [dim, kTileKeys].
-void decode_keys(const PagedTile& tile, int64_t begin, int64_t count, float* to, float* scales) {
-  each_code_tile(tile, tile.keys, begin, count, scales, [&](const uint32_t* codes, int64_t j, float* scale) {
-    if (codes) return unpack_keys(codes, *tile.keys.codes, to + j, kTileKeys, scale);
-    for (int64_t d = 0; d < tile.keys.dim; ++d) clear(to + d * kTileKeys + j, kLanes);
-  });
-}
-// Values as rows of padded(value_dim).
-void decode_values(const PagedTile& tile, int64_t begin, int64_t count, float* to, float* scales) {
-  const int64_t wide = padded(tile.values.dim);
-  each_code_tile(tile, tile.values, begin, count, scales, [&](const uint32_t* codes, int64_t j, float* scale) {
-    if (codes) return unpack_values(codes, *tile.values.codes, to + j * wide, wide, scale);
-    clear(to + j * wide, kLanes * wide);
-  });
-}
-
-// c[r, low + j] *= scales[j]     c: [rows, kTileKeys], columns low .. high, up to padded(high - low)
-inline void scale_columns(float* c, const float* scales, int64_t rows, int64_t low, int64_t high) {
-  for (int64_t r = 0; r < rows; ++r, c += kTileKeys)
-    for (int64_t j = low; j < high; j += kWidth) store(c + j, load(c + j) * load(scales + j - low));
 }
 
 // Sums, tops and totals of rows: of a piece, or of all pieces so far.
@@ -148,119 +126,146 @@ void write_rows(const PagedTile& tile, const Sums& sums) {
   tile.type == Float::bf16 ? write_rows<bf16>(tile, sums) : write_rows<float>(tile, sums);
 }
 
-// The keys of a tile begin .. begin + count that some row takes from the codes, and those that some row takes exactly,
-// counted from `begin` in steps of 16. A query that sees `seen` keys takes [0, exact_first) and [seen - exact_last,
-// seen) exactly.
-struct Range {
-  int64_t low, high;
+// Some keys of a tile, counted from its first one; the columns of scores that they have, and the rows that take them.
+struct Part {
+  int64_t key, keys, column, row, rows;
 };
+// Where the keys of a tile are read: as codes, but for those below `first`, and as exact rows. A query that sees `seen`
+// keys takes [0, exact_first) and [seen - exact_last, seen) exactly, so those below `first` are exact for all rows. Keys
+// that are in both parts have two columns, and a row a score in one of them.
 struct Sources {
-  Range codes, exact[2];
-  bool mixed() const {
-    return codes.low < codes.high && (exact[0].low < exact[0].high || exact[1].low < exact[1].high);
-  }
+  Part codes, exact;
+  int64_t first, count;
+  bool mixed() const { return codes.keys > 0 && exact.keys > 0; }
+  int64_t stride() const { return mixed() ? 2 * kTileKeys : kTileKeys; }
+  int64_t columns() const { return mixed() ? exact.column + padded(exact.keys) : kTileKeys; }
 };
 inline int64_t within(int64_t key, int64_t count) { return key < 0 ? 0 : key < count ? key : count; }
-inline Sources sources_of(const PagedTile& tile, int64_t begin, int64_t count, int64_t last_end) {
-  if (!tile.exact_pages) return {{0, count}, {}};
-  const int64_t first = within(tile.exact_first - begin, count), recent = tile.exact_last + begin;
-  const int64_t high = within(last_end - recent, count), lowest = within(tile.first_end - recent, count);
-  if (first >= high) return {{}, {{0, count}}};
-  const int64_t first_end = within(padded(first), count), last = lowest == count ? count : lowest / 16 * 16;
-  const Range codes{first / 16 * 16, within(padded(high), count)};
-  if (first_end >= last) return {codes, {{0, count}}};
-  return {codes, {{0, first_end}, {last, count}}};
-}
-// The columns of a tile from `begin` on that a row takes from the codes.
-inline Range coded(const PagedTile& tile, int64_t row, int64_t begin) {
-  const int64_t low = within(tile.exact_first - begin, kTileKeys),
-                high = within(tile.first_end + row / tile.group - tile.exact_last - begin, kTileKeys);
-  return {low, high > low ? high : low};
-}
-// to = from outside of a range of a row's columns.
-inline void copy_outside(const Range& range, const float* from, float* to) {
-  for (int64_t j = 0; j < range.low; ++j) to[j] = from[j];
-  for (int64_t j = range.high; j < kTileKeys; ++j) to[j] = from[j];
+inline Sources sources_of(const PagedTile& tile, int64_t begin, int64_t count) {
+  const int64_t rows = tile.queries * tile.group;
+  if (!tile.exact_pages) return {{0, count, 0, 0, rows}, {}, 0, count};
+  const int64_t first = within(tile.exact_first - begin, count);
+  const int64_t tail = tile.first_end - tile.exact_last - begin;  // of the first query; each has it one further
+  const int64_t last = within(tail + tile.queries - 1, count), lowest = within(tail, count);
+  if (first >= last) return {{}, {0, count, 0, 0, rows}, 0, count};
+  const int64_t with_none = first > 0 ? 0 : within(1 - tail, tile.queries) * tile.group;
+  const Part codes{0, last, 0, with_none, rows - with_none};
+  const int64_t exact = lowest < first ? first : lowest;
+  if (exact == count) return {codes, {}, first, count};
+  const int64_t key = exact / 16 * 16, with_some = within(count - tail, tile.queries) * tile.group;
+  return {codes, {key, count - key, padded(last), 0, with_some}, first, count};
 }
 
-// The memory of a tile's arithmetic.
+// The memory of a tile's arithmetic. keys: [dim, kTileKeys]; values: keys too, before; factors: of columns of scores
 struct PagedWork {
-  float *scores, *exact_scores, *scales, *keys, *values;  // keys: [dim, kTileKeys]; values: keys too, before
+  float *scores, *scales, *factors, *keys, *values;
 };
 
-// scores[r, j] = <q_r, key j>
-void score_keys(const PagedTile& tile, const PagedWork& work, const Sources& sources, const float* q, int64_t rows,
-                int64_t begin, int64_t count) {
+void decode_keys(const PagedTile& tile, const PagedWork& work, const Sources& sources, int64_t begin) {
   const PagedSide& side = tile.keys;
   const int64_t dim = padded(side.dim);
-  const auto score = [&](const Range& range, float* to) {
-    multiply<false>(rows, side.dim, padded(range.high - range.low), q, dim, 1, work.keys, kTileKeys, to + range.low,
-                    kTileKeys);
-  };
-  const auto plain = [&](Stored stored, const void* pool, const int32_t* pages, const Range& range, float* to) {
-    if (range.low >= range.high) return;
-    const int64_t keys = range.high - range.low;
-    gather_rows(tile, stored, pool, pages, side.dim, begin + range.low, keys, work.values);
-    transpose_keys(work.values, dim, work.keys, padded(keys));
-    score(range, to);
-  };
-  if (!side.codes) return plain(side.stored, side.pool, tile.pages, {0, count}, work.scores);
-  const Range& codes = sources.codes;
-  if (codes.low < codes.high) {
-    decode_keys(tile, begin + codes.low, codes.high - codes.low, work.keys, work.scales);
-    score(codes, work.scores);
-    scale_columns(work.scores, work.scales, rows, codes.low, codes.high);
+  each_code_tile(tile, side, begin, sources.codes.keys, work.scales,
+                 [&](const uint32_t* codes, int64_t j, float* scale) {
+                   if (codes) return unpack_keys(codes, *side.codes, work.keys + j, kTileKeys, scale);
+                   for (int64_t d = 0; d < dim; ++d) clear(work.keys + d * kTileKeys + j, kLanes);
+                 });
+  if (sources.first == 0) return;
+  gather_rows(tile, side.exact_stored, side.exact, tile.exact_pages, side.dim, begin, sources.first, work.values);
+  for (int64_t j = 0; j < sources.first; ++j) {
+    for (int64_t d = 0; d < dim; ++d) work.keys[d * kTileKeys + j] = work.values[j * dim + d];
+    work.scales[j] = 1;
   }
-  for (const Range& exact : sources.exact)
-    plain(side.exact_stored, side.exact, tile.exact_pages, exact, sources.mixed() ? work.exact_scores : work.scores);
-  for (int64_t r = 0; sources.mixed() && r < rows; ++r)
-    copy_outside(coded(tile, r, begin), work.exact_scores + r * kTileKeys, work.scores + r * kTileKeys);
 }
-
-// o_r += sum_j p[r, j] value j, where p lies in work.scores and is lost.
-void add_values(const PagedTile& tile, const PagedWork& work, const Sources& sources, float* o, int64_t rows,
-                int64_t begin, int64_t count) {
+// The factors are those of all columns.
+void decode_values(const PagedTile& tile, const PagedWork& work, const Sources& sources, int64_t begin) {
   const PagedSide& side = tile.values;
   const int64_t wide = padded(side.dim);
-  const auto add = [&](const float* p, const Range& range) {
-    multiply<true>(rows, range.high - range.low, wide, p + range.low, kTileKeys, 1, work.values, wide, o, wide);
+  each_code_tile(tile, side, begin, sources.codes.keys, work.factors,
+                 [&](const uint32_t* codes, int64_t j, float* scale) {
+                   if (codes) return unpack_values(codes, *side.codes, work.values + j * wide, wide, scale);
+                   clear(work.values + j * wide, kLanes * wide);
+                 });
+  if (sources.first > 0)
+    gather_rows(tile, side.exact_stored, side.exact, tile.exact_pages, side.dim, begin, sources.first, work.values);
+  for (int64_t j = 0; j < sources.first; ++j) work.factors[j] = 1;
+  for (int64_t j = padded(sources.codes.keys); j < sources.columns(); ++j) work.factors[j] = 1;
+}
+
+// scores[r, column] = <q_r, key of the column>, for the rows of each part
+void score_keys(const PagedTile& tile, const PagedWork& work, const Sources& sources, const float* q, int64_t begin) {
+  const PagedSide& side = tile.keys;
+  const int64_t dim = padded(side.dim), stride = sources.stride();
+  const auto score = [&](const Part& part, const float* keys, const float* scales) {
+    multiply<false>(part.rows, side.dim, padded(part.keys), q + part.row * dim, dim, 1, keys, kTileKeys,
+                    work.scores + part.row * stride + part.column, stride, scales);
   };
+  const auto gather = [&](Stored stored, const void* pool, const int32_t* pages, int64_t key, int64_t count) {
+    gather_rows(tile, stored, pool, pages, side.dim, begin + key, count, work.values);
+    clear(work.values + count * dim, (padded(count) - count) * dim);
+    transpose_keys(work.values, dim, work.keys, padded(count));
+  };
+  const Part &codes = sources.codes, &exact = sources.exact;
   if (!side.codes) {
-    gather_rows(tile, side.stored, side.pool, tile.pages, side.dim, begin, count, work.values);
-    return add(work.scores, {0, count});
+    gather(side.stored, side.pool, tile.pages, 0, sources.count);
+    score(codes, work.keys, nullptr);
+    return score(exact, work.keys + exact.key, nullptr);
   }
-  float* p_exact = work.scores;
-  if (sources.mixed()) {
-    p_exact = work.exact_scores;
-    for (int64_t r = 0; r < rows; ++r) {
-      const Range from_codes = coded(tile, r, begin);
-      float *p = work.scores + r * kTileKeys, *exact = p_exact + r * kTileKeys;
-      clear(exact, kTileKeys);
-      copy_outside(from_codes, p, exact);
-      for (int64_t j = 0; j < from_codes.low; ++j) p[j] = 0;
-      for (int64_t j = from_codes.high; j < kTileKeys; ++j) p[j] = 0;
-    }
+  if (codes.keys > 0) {
+    decode_keys(tile, work, sources, begin);
+    score(codes, work.keys, work.scales);
   }
-  const Range& codes = sources.codes;
-  if (codes.low < codes.high) {
-    decode_values(tile, begin + codes.low, codes.high - codes.low, work.values, work.scales);
-    scale_columns(work.scores, work.scales, rows, codes.low, codes.high);
-    add(work.scores, codes);
+  if (exact.keys == 0) return;
+  gather(side.exact_stored, side.exact, tile.exact_pages, exact.key, exact.keys);
+  score(exact, work.keys, nullptr);
+}
+
+// A row of scores to exponentials, times the factors of their columns where these are given.
+void softmax_of(const PagedTile& tile, const Sources& sources, int64_t row, int64_t begin, float* scores,
+                const float* factors, const Sums& sums, int64_t wide) {
+  const int64_t end = tile.first_end + row / tile.group, low = tile.window > 0 ? end - tile.window - begin : 0;
+  const Visible seen{low > 0 ? low : 0, end - begin < sources.count ? end - begin : sources.count};
+  float *o = sums.o + row * wide, &top = sums.top[row], &total = sums.total[row];
+  cap_row(scores, tile.softcap, sources.columns());
+  if (!sources.mixed()) return softmax_row(scores, seen, top, total, o, wide, factors);
+  if (seen.low >= seen.high) return clear(scores, sources.columns());
+  const Part& exact = sources.exact;
+  const int64_t tail = within(end - tile.exact_last - begin, sources.count);
+  const int64_t from = tail < sources.first ? sources.first : tail;  // codes before, exact rows from here on
+  hide_outside(scores, exact.column, seen.low, from < seen.high ? from : seen.high);
+  hide_outside(scores + exact.column, padded(exact.keys), (from > seen.low ? from : seen.low) - exact.key,
+               seen.high - exact.key);
+  softmax_columns(scores, sources.columns(), factors, top, total, o, wide);
+}
+
+// o_r += sum of p[r, column] times the value of the column, for the rows of each part; p lies in work.scores, and the
+// values of codes in work.values
+void add_values(const PagedTile& tile, const PagedWork& work, const Sources& sources, float* o, int64_t begin) {
+  const PagedSide& side = tile.values;
+  const int64_t wide = padded(side.dim), stride = sources.stride();
+  const auto add = [&](const Part& part, const float* values) {
+    multiply<true>(part.rows, part.keys, wide, work.scores + part.row * stride + part.column, stride, 1, values, wide,
+                   o + part.row * wide, wide);
+  };
+  const Part &codes = sources.codes, &exact = sources.exact;
+  if (!side.codes) {
+    gather_rows(tile, side.stored, side.pool, tile.pages, side.dim, begin, sources.count, work.values);
+    if (codes.keys > 0) add(codes, work.values);
+    if (exact.keys > 0) add(exact, work.values + exact.key * wide);
+    return;
   }
-  for (const Range& exact : sources.exact) {
-    if (exact.low >= exact.high) continue;
-    gather_rows(tile, side.exact_stored, side.exact, tile.exact_pages, side.dim, begin + exact.low,
-                exact.high - exact.low, work.values);
-    add(p_exact, exact);
-  }
+  if (codes.keys > 0) add(codes, work.values);
+  if (exact.keys == 0) return;
+  gather_rows(tile, side.exact_stored, side.exact, tile.exact_pages, side.dim, begin + exact.key, exact.keys,
+              work.values);
+  add(exact, work.values);
 }
 
 void attend(const PagedTile& tile, float* q, float* scratch, const Sums& all) {
   const int64_t dim = padded(tile.keys.dim), wide = padded(tile.values.dim), rows = tile.queries * tile.group;
   const int64_t last_end = tile.first_end + tile.queries - 1;  // keys that the last query sees
   PagedWork work{};
-  work.scores = scratch, work.exact_scores = scratch + rows * kTileKeys, work.scales = scratch + 2 * rows * kTileKeys;
-  work.keys = work.scales + kTileKeys, work.values = work.keys + kTileKeys * dim;
+  work.scores = scratch, work.scales = scratch + 2 * rows * kTileKeys, work.factors = work.scales + kTileKeys;
+  work.keys = work.factors + 2 * kTileKeys, work.values = work.keys + kTileKeys * dim;
   const Sums own = sums_at(work.values + kTileKeys * (dim > wide ? dim : wide), rows, wide);
   const int64_t lowest = tile.window > 0 && tile.first_end > tile.window ? tile.first_end - tile.window : 0;
   for (int64_t i = 0; i < tile.pieces; ++i) {
@@ -271,16 +276,14 @@ void attend(const PagedTile& tile, float* q, float* scratch, const Sums& all) {
     for (int64_t begin = start; begin < end; begin += kTileKeys) {
       if (begin + kTileKeys <= lowest) continue;
       const int64_t count = end - begin < kTileKeys ? end - begin : kTileKeys;
-      const Sources sources = sources_of(tile, begin, count, last_end);
-      score_keys(tile, work, sources, q, rows, begin, count);
-      for (int64_t r = 0; r < rows; ++r) {
-        int64_t high = tile.first_end + r / tile.group, low = tile.window > 0 ? high - tile.window : 0;
-        high = high - begin < count ? high - begin : count;
-        low = low > begin ? low - begin : 0;
-        cap_row(work.scores + r * kTileKeys, tile.softcap);
-        softmax_row(work.scores + r * kTileKeys, {low, high}, piece.top[r], piece.total[r], piece.o + r * wide, wide);
-      }
-      add_values(tile, work, sources, piece.o, rows, begin, count);
+      const Sources sources = sources_of(tile, begin, count);
+      score_keys(tile, work, sources, q, begin);
+      const bool coded = tile.values.codes && sources.codes.keys > 0;
+      if (coded) decode_values(tile, work, sources, begin);
+      for (int64_t r = 0; r < rows; ++r)
+        softmax_of(tile, sources, r, begin, work.scores + r * sources.stride(), coded ? work.factors : nullptr, piece,
+                   wide);
+      add_values(tile, work, sources, piece.o, begin);
     }
     if (!tile.partial) merge(all, piece, rows, wide);
   }
@@ -323,12 +326,13 @@ void matrix_rows(const float* x, int64_t x_stride, int64_t rows, int64_t dim, co
 
 // Rows of f32 to a slot of tiles of codes, one tile a head and `bytes` apart.
 void encode_codes(const float* x, const EncodeCodes& how, int64_t heads, int64_t slot, char* tiles, uint32_t* codes) {
+  const kv_codes::Shape& shape = how.tables->shape;
   for (int64_t head = 0; head < heads; ++head) {
-    auto* tile = reinterpret_cast<uint32_t*>(tiles + head * kv_codes::tile_bytes(how.shape));
-    const float scale = encode_row(x + head * how.shape.dim, how.shape, how.levels, codes);
-    how.values ? pack_value(tile, how.shape, static_cast<int>(slot), codes)
-               : pack_key(tile, how.shape, static_cast<int>(slot), codes);
-    write_scale(tile, how.shape, static_cast<int>(slot), scale);
+    auto* tile = reinterpret_cast<uint32_t*>(tiles + head * kv_codes::tile_bytes(shape));
+    const float scale = encode_row(x + head * shape.dim, *how.tables, codes);
+    how.values ? pack_value(tile, shape, static_cast<int>(slot), codes)
+               : pack_key(tile, shape, static_cast<int>(slot), codes);
+    write_scale(tile, shape, static_cast<int>(slot), scale);
   }
 }
 

@@ -14,10 +14,13 @@ constexpr int64_t kPieceKeys = 16 * kTileKeys;  // 1024 keys of a head are 256 K
 
 enum class Stored : uint8_t { f32, bf16, f16, q8_0 };
 
-// The levels of codes, each table again and again up to 16.
+// The levels of a width of codes, again and again up to 16, and half ways to the next ones.
+struct CodeTable {
+  alignas(64) float levels[16], half_ways[16];
+};
 struct CodeTables {
   kv_codes::Shape shape;
-  alignas(64) float narrow[16], wide[16];
+  CodeTable narrow, wide;
 };
 
 // The keys, or the values, of all kv heads.
@@ -51,12 +54,11 @@ struct PagedTile {
 };
 constexpr int64_t paged_scratch(int64_t group, int64_t head_dim, int64_t value_dim) {
   const int64_t rows = tile_queries(group) * group, dim = padded(head_dim), wide = padded(value_dim);
-  return rows * (dim + 2 * wide + 2 * kTileKeys + 64) + kTileKeys * (dim + (dim > wide ? dim : wide) + 1);
+  return rows * (dim + 2 * wide + 2 * kTileKeys + 64) + kTileKeys * (dim + (dim > wide ? dim : wide) + 3);
 }
-// A row of f32 to its slot of a tile of codes, as keys or as values. codes: memory of [shape.dim]
+// A row of f32 to its slot of a tile of codes, as keys or as values. codes: memory of [dim]
 struct EncodeCodes {
-  kv_codes::Shape shape;
-  const float* levels;
+  const CodeTables* tables;
   bool values;
 };
 // What a piece leaves for `rows` rows: sums [rows, padded(value_dim)], largest score [rows], sum of exponentials

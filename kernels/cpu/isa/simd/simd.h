@@ -8,6 +8,7 @@
 //   Mask: of below(a, b), alike(a, b) (equal), is_not_below(a, b) (also of NaN), is_nan(a) and
 //   low_bit(a), the last bit of a float; choose(m, a, b): a where m holds, else b
 //   with_sign(size, s): size, not negative, with the sign of s; flip_sign(a, s): a, negated where s is negative
+//   exchange<half>(a): lane i is lane i ^ half of a, half a power of two below kWidth
 //   store_two(p, a, b): two vectors of bf16, in order; stream_two: of bf16 or f32, past the caches
 //   split_exponent(x, e): the m of x = m 2^e with m in [sqrt(1/2), sqrt(2)], for positive finite x
 //   Wide: the lanes as f64

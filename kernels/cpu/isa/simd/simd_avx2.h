@@ -88,6 +88,12 @@ inline Vec split_exponent(Vec x, Vec& exponent) {
   exponent = _mm256_cvtepi32_ps(_mm256_srai_epi32(bits, 23)) - _mm256_and_ps(subnormal, splat(23.0f));
   return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_and_si256(bits, _mm256_set1_epi32(0x7fffff)), root));
 }
+template <int half>
+inline Vec exchange(Vec a) {
+  if constexpr (half == 1) return _mm256_permute_ps(a, 0xb1);
+  if constexpr (half == 2) return _mm256_permute_ps(a, 0x4e);
+  if constexpr (half == 4) return _mm256_permute2f128_ps(a, a, 1);
+}
 inline float sum(Vec a) {
   __m128 x = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
   x = _mm_add_ps(x, _mm_movehl_ps(x, x));

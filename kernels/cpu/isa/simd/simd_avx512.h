@@ -103,6 +103,13 @@ inline Vec split_exponent(Vec x, Vec& exponent) {
   exponent = _mm512_mask_add_ps(found, large, found, splat(1.0f));
   return _mm512_mask_mul_ps(m, large, m, splat(0.5f));
 }
+template <int half>
+inline Vec exchange(Vec a) {
+  if constexpr (half == 1) return _mm512_permute_ps(a, 0xb1);
+  if constexpr (half == 2) return _mm512_permute_ps(a, 0x4e);
+  if constexpr (half == 4) return _mm512_shuffle_f32x4(a, a, 0xb1);
+  if constexpr (half == 8) return _mm512_shuffle_f32x4(a, a, 0x4e);
+}
 inline float sum(Vec a) { return _mm512_reduce_add_ps(a); }
 inline float largest(Vec a) { return _mm512_reduce_max_ps(a); }
 

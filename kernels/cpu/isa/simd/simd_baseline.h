@@ -55,6 +55,11 @@ inline Vec split_exponent(Vec x, Vec& exponent) {
   exponent = static_cast<float>((static_cast<int32_t>(bits) >> 23) - (subnormal ? 23 : 0));
   return float_of((bits & 0x7fffff) + root);
 }
+template <int half>
+inline Vec exchange(Vec a) {
+  static_assert(half < kWidth);
+  return a;
+}
 inline float sum(Vec a) { return a; }
 inline float largest(Vec a) { return a; }
 

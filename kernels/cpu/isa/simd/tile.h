@@ -17,7 +17,7 @@ constexpr int kBlockRows = 2, kBlockVecs = 4;
 
 template <int kRows, int kVecs, bool kAccumulate>
 inline void multiply_block(int64_t depth, const float* a, int64_t a_row, int64_t a_column, const float* b,
-                           int64_t b_row, float* c, int64_t c_row) {
+                           int64_t b_row, float* c, int64_t c_row, const float* scales) {
   Vec sums[kRows][kVecs];
   for (int i = 0; i < kRows; ++i)
     for (int j = 0; j < kVecs; ++j) sums[i][j] = kAccumulate ? load(c + i * c_row + j * kWidth) : splat(0.0f);
@@ -29,35 +29,42 @@ inline void multiply_block(int64_t depth, const float* a, int64_t a_row, int64_t
       for (int j = 0; j < kVecs; ++j) sums[i][j] = fma(factor, row[j], sums[i][j]);
     }
   }
+  if (!kAccumulate && scales)
+    for (int i = 0; i < kRows; ++i)
+      for (int j = 0; j < kVecs; ++j) sums[i][j] = sums[i][j] * load(scales + j * kWidth);
   for (int i = 0; i < kRows; ++i)
     for (int j = 0; j < kVecs; ++j) store(c + i * c_row + j * kWidth, sums[i][j]);
 }
 
 template <int kRows, int kVecs, bool kAccumulate>
 inline void multiply_rows(int64_t rows, int64_t depth, const float* a, int64_t a_row, int64_t a_column, const float* b,
-                          int64_t b_row, float* c, int64_t c_row) {
+                          int64_t b_row, float* c, int64_t c_row, const float* scales) {
   int64_t i = 0;
   for (; i + kRows <= rows; i += kRows)
-    multiply_block<kRows, kVecs, kAccumulate>(depth, a + i * a_row, a_row, a_column, b, b_row, c + i * c_row, c_row);
+    multiply_block<kRows, kVecs, kAccumulate>(depth, a + i * a_row, a_row, a_column, b, b_row, c + i * c_row, c_row,
+                                              scales);
   if constexpr (kRows > 1) {
     constexpr int kFewer = kRows > 4 ? 4 : kRows / 2;
     if (i < rows)
       multiply_rows<kFewer, kVecs, kAccumulate>(rows - i, depth, a + i * a_row, a_row, a_column, b, b_row,
-                                                c + i * c_row, c_row);
+                                                c + i * c_row, c_row, scales);
   }
 }
 
 // c (+)= a b     a: [rows, depth], element (i, l) at a[i * a_row + l * a_column]   b: [depth, columns]   c: [rows,
-// columns] columns: a multiple of 16. b and c have b_row and c_row floats from one row to the next.
+// columns] columns: a multiple of 16. b and c have b_row and c_row floats from one row to the next. Without kAccumulate
+// column j of c is multiplied by scales[j] where these are given.
 template <bool kAccumulate>
 inline void multiply(int64_t rows, int64_t depth, int64_t columns, const float* a, int64_t a_row, int64_t a_column,
-                     const float* b, int64_t b_row, float* c, int64_t c_row) {
+                     const float* b, int64_t b_row, float* c, int64_t c_row, const float* scales = nullptr) {
+  const auto of = [&](int64_t j) { return scales ? scales + j : nullptr; };
   int64_t j = 0;
   for (; j + kBlockVecs * kWidth <= columns; j += kBlockVecs * kWidth)
-    multiply_rows<kBlockRows, kBlockVecs, kAccumulate>(rows, depth, a, a_row, a_column, b + j, b_row, c + j, c_row);
+    multiply_rows<kBlockRows, kBlockVecs, kAccumulate>(rows, depth, a, a_row, a_column, b + j, b_row, c + j, c_row,
+                                                       of(j));
   if constexpr (kBlockVecs * kWidth > 16)
     for (; j < columns; j += kWidth)
-      multiply_rows<kBlockRows, 1, kAccumulate>(rows, depth, a, a_row, a_column, b + j, b_row, c + j, c_row);
+      multiply_rows<kBlockRows, 1, kAccumulate>(rows, depth, a, a_row, a_column, b + j, b_row, c + j, c_row, of(j));
 }
 
 // to[i, 0 .. padded(count)) = factor * from[i, 0 .. count), then zeros
@@ -103,21 +110,32 @@ inline Visible visible(const Tile& tile, int64_t query, int64_t begin) {
 }
 
 // A tile's row of scores: s becomes softcap * tanh(s / softcap); softcap 0: as it is.
-inline void cap_row(float* scores, float softcap) {
+inline void cap_row(float* scores, float softcap, int64_t columns = kTileKeys) {
   if (softcap == 0) return;
   const Vec cap = splat(softcap);
-  for (int64_t j = 0; j < kTileKeys; j += kWidth) store(scores + j, cap * tanh(load(scores + j) / cap));
+  for (int64_t j = 0; j < columns; j += kWidth) store(scores + j, cap * tanh(load(scores + j) / cap));
 }
 
 constexpr float kNothing = -1e30f;  // a score that no real one is below; exp(kNothing - m) is 0
 
-// One row of scores becomes exp(score - top) and 0 where it is masked; `top` and `total` advance, `o` is rescaled.
-inline void softmax_row(float* scores, Visible seen, float& top, float& total, float* o, int64_t dim) {
-  if (seen.low >= seen.high) return clear(scores, kTileKeys);
-  for (int64_t j = 0; j < seen.low; ++j) scores[j] = kNothing;
-  for (int64_t j = seen.high; j < kTileKeys; ++j) scores[j] = kNothing;
+// Scores outside [low, high) become kNothing. columns: a multiple of 16
+alignas(64) constexpr float kLaneNumbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+inline void hide_outside(float* scores, int64_t columns, int64_t low, int64_t high) {
+  if (low <= 0 && high >= columns) return;
+  const Vec first = splat(static_cast<float>(low)), end = splat(static_cast<float>(high));
+  for (int64_t j = 0; j < columns; j += kWidth) {
+    const Vec column = load(kLaneNumbers) + splat(static_cast<float>(j));
+    const Vec seen = choose(below(column, first), splat(kNothing), load(scores + j));
+    store(scores + j, choose(below(column, end), seen, splat(kNothing)));
+  }
+}
+
+// One row of scores becomes exp(score - top), times factors where these are given, and 0 where it is kNothing; `top` and
+// `total` advance, `o` is rescaled. There is one score at least that is not kNothing.
+inline void softmax_columns(float* scores, int64_t columns, const float* factors, float& top, float& total, float* o,
+                            int64_t dim) {
   Vec most = load(scores);
-  for (int64_t j = kWidth; j < kTileKeys; j += kWidth) most = max(most, load(scores + j));
+  for (int64_t j = kWidth; j < columns; j += kWidth) most = max(most, load(scores + j));
   const float tile_top = largest(most);
   if (tile_top > top) {
     const float factor = __builtin_expf(top - tile_top);
@@ -126,12 +144,20 @@ inline void softmax_row(float* scores, Visible seen, float& top, float& total, f
     for (int64_t d = 0; d < dim; d += kWidth) store(o + d, load(o + d) * splat(factor));
   }
   Vec sums = splat(0.0f);
-  for (int64_t j = 0; j < kTileKeys; j += kWidth) {
+  for (int64_t j = 0; j < columns; j += kWidth) {
     const Vec p = exp(load(scores + j) - splat(top));
-    store(scores + j, p);
+    store(scores + j, factors ? p * load(factors + j) : p);
     sums = sums + p;
   }
   total += sum(sums);
+}
+
+// The same of a tile's row, of which the columns outside `seen` are masked.
+inline void softmax_row(float* scores, Visible seen, float& top, float& total, float* o, int64_t dim,
+                        const float* factors = nullptr) {
+  if (seen.low >= seen.high) return clear(scores, kTileKeys);
+  hide_outside(scores, kTileKeys, seen.low, seen.high);
+  softmax_columns(scores, kTileKeys, factors, top, total, o, dim);
 }
 
 // Once a row's keys are all in: the factor for its sums of values. A sink, of which null is none, takes its part of the
