@@ -68,7 +68,7 @@ __device__ DeltaChunk chunk_at(const Delta<T>& op, int64_t slot) {
   return {row, static_cast<int>(end - row < kChunk ? end - row : kChunk)};
 }
 
-// e^x to within 2^-22 of 1, for weights that do not leave the device.
+// e^x for x up to 0, with an error below 2^-22.
 __device__ inline float decay_of(float x) { return ptx::exp2_approx(x * 1.4426950408889634f); }
 
 // Vectors of a chunk of a value head, which are 0 from its last row on but for the sums.
