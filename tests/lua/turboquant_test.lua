@@ -152,6 +152,12 @@ do  -- Stage 2 has no bias and its variance is the theory's; the corrected Stage
     assert(math.abs(mean) < 3 * error_, ("Stage 2 of %d bits is biased: %g +- %g"):format(bits, mean, error_))
     near(variance / want, 1, 0.04, ("variance of Stage 2, %d bits"):format(bits))
   end
+  do  -- and of mixed widths
+    local mean, error_, variance = product_errors(function(round)
+      return codecs.product(dim, { bits = 2.25, seed = round })
+    end, dim, 2000, 10)
+    assert(math.abs(mean) < 3 * error_ and variance < 0.557 and variance > 0.175)
+  end
   for bits, want in ipairs { 0.57, 0.128, 0.0348, 0.0093 } do
     local mean, error_, variance = product_errors(function()
       return codecs.sphere(dim, { bits = bits, correction = "inner" })
@@ -208,6 +214,13 @@ do  -- sizes are true: scales and masks are counted
     for i, name in ipairs { "random_haar/product%d+identity/exact", "random_haar/product%d" .. values } do
       local found = methods.parse(name:gsub("%%d", bits), 256, 0).look(0, keys, keys).bits / 16
       near(found, ratios[i], 5e-7, ("ratio %d of %d bits"):format(i, bits))
+    end
+  end
+  -- Of its mixed widths the seed counts no mask: of 256 coordinates log2 of 256 over 64, 204 bits.
+  for bits, ratios in pairs { [2.25] = { 0.574219, 0.146484 }, [3.25] = { 0.605469, 0.208984 } } do
+    for i, name in ipairs { "random_haar/product%g+identity/exact", "random_haar/product%g+random_haar/mixed%g" } do
+      local found = methods.parse(name:gsub("%%g", bits), 256, 0).look(0, keys, keys).bits
+      near(found / 16 - i * 204 / 256 / 32, ratios[i], 5e-7, ("ratio %d of %g bits"):format(i, bits))
     end
   end
   local mixed = codecs.mixed(128, { bits = 2 })

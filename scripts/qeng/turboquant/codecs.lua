@@ -90,36 +90,51 @@ function codecs.alternating(dim, opt)
   }
 end
 
--- The seed's mixed widths: of each vector the quarter of the coordinates that are largest has a bit more. Which they
--- are is stored, as the number of that choice. opt: {bits =, correction = "none"}
-function codecs.mixed(dim, opt)
-  local bits, correction = opt.bits, check_correction(opt.correction or "none")
+-- The seed's mixed widths: of each direction the quarter of the coordinates that are largest has a bit more. Returns
+-- directions to levels, and the bits of the number of the choice, by which it is stored.
+local function mixed_levels(dim, bits)
   if dim % 4 ~= 0 then q.error("value", ("a quarter of %d coordinates"):format(dim)) end
   local low, high, chosen, mask = codebook.sphere(dim, bits), codebook.sphere(dim, bits + 1), dim / 4, 0
   for i = 1, chosen do mask = mask + math.log((dim - chosen + i) / i) / math.log(2) end
+  return function(unit)
+    local size = unit:abs()
+    local least = size:topk(chosen, -1):slice(2, chosen - 1)
+    return q.where(size:ge(least), levels_of(unit, high, bits + 1), levels_of(unit, low, bits))
+  end, math.ceil(mask)
+end
+
+-- opt: {bits =, correction = "none"}
+function codecs.mixed(dim, opt)
+  local bits, correction = opt.bits, check_correction(opt.correction or "none")
+  local code_of, mask = mixed_levels(dim, bits)
   return {
-    name = ("mixed%g"):format(bits + 0.25), bits = bits + 0.25 + (16 + math.ceil(mask)) / dim,
+    name = ("mixed%g"):format(bits + 0.25), bits = bits + 0.25 + (16 + mask) / dim,
     reconstruct = function(x)
       local norm, unit = split(x)
-      local size = unit:abs()
-      local least = size:topk(chosen, -1):slice(2, chosen - 1)
-      local code = q.where(size:ge(least), levels_of(unit, high, bits + 1), levels_of(unit, low, bits))
-      return scaled(unit, norm, code, correction)
+      return scaled(unit, norm, code_of(unit), correction)
     end,
   }
 end
 
 -- Stage 2: Stage 1 in a bit less, and the signs of `dim` random products of what is left, whose length is stored too.
--- Products with what is decoded have no bias. opt: {bits =, seed = 0}
+-- Products with what is decoded have no bias. opt: {bits =, whole, or a quarter more for mixed widths; seed = 0}
 function codecs.product(dim, opt)
-  local bits = opt.bits
+  local bits, mask = opt.bits, 0
+  local code_of
   local sketch = q.scope(function() return q.keep(q.randn({ dim, dim }, { seed = opt.seed or 0 })) end)
-  local book = bits > 1 and codebook.sphere(dim, bits - 1)
+  if bits % 1 ~= 0 then
+    code_of, mask = mixed_levels(dim, math.floor(bits) - 1)
+  elseif bits > 1 then
+    local book = codebook.sphere(dim, bits - 1)
+    code_of = function(unit) return levels_of(unit, book, bits - 1) end
+  else
+    code_of = function(unit) return unit * 0 end
+  end
   return {
-    name = ("product%d"):format(bits), bits = bits + 32 / dim,
+    name = ("product%g"):format(bits), bits = bits + (32 + mask) / dim,
     reconstruct = function(x)
       local norm, unit = split(x)
-      local code = book and levels_of(unit, book, bits - 1) or unit * 0
+      local code = code_of(unit)
       local left = (unit - code):compute()
       local signs = q.where(left:matmul(sketch, { transpose_b = true }):ge(0), 1, -1)
       local back = signs:matmul(sketch) * (math.sqrt(math.pi / 2) / dim)

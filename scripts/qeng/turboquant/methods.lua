@@ -8,7 +8,7 @@
 --   multiscreen4.2                       4 bits for the 64 keys of a layer that are most relevant to queries, 2 for the
 --                                        rest; multiscreen4.2.25: for a quarter of the keys; multiscreen4.2.25.causal:
 --                                        by the queries so far
---   product2 to product8                 a bit of each for signs of what is left
+--   product2 to product8                 a bit of each for signs of what is left; product2.25 ...: of mixed widths
 --   tile2 to tile8                       tiles of 128 tokens in the manner of KVarN
 --   block2 to block8                     blocks of 32 with a scale, as q4_0 is one of 4 bits
 --   q8_0 q5_1 q5_0 q4_1 q4_0 fp8         formats of the engine's tensors, and E4M3
@@ -72,7 +72,7 @@ local function codec_of(text, dim, seed)
     if (kind == "tile" or kind == "block") and width % 1 == 0 and width >= 2 and not correction then
       return codecs[kind](dim, { bits = width })
     end
-    if kind == "product" and width % 1 == 0 and not correction then
+    if kind == "product" and (width % 1 == 0 or width % 1 == 0.25 and width > 2) and not correction then
       return codecs.product(dim, { bits = width, seed = seed + 1 })
     end
   end
