@@ -51,7 +51,7 @@ def of_qeng(path, kind, threads):
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "decode.json")
         subprocess.run([str(ROOT / "build/release/qeng"), str(ROOT / "recipes/bench_decode.lua"), "--model", str(path), "--batch", "1", "--context", str(CONTEXT), "--tokens", str(STEPS),
-                        "--prompt", str(PROMPT), "--repeats", "2", "--kv", kind, "--threads", str(threads), "--out", out], check=True, capture_output=True)
+                        "--prompt", str(PROMPT), "--repeats", "5", "--kv", kind, "--threads", str(threads), "--out", out], check=True, capture_output=True)
         found = json.load(open(out))
         return found["prefill"]["tokens_per_second"], found["decode"][0]["tokens_per_second"]
 
