@@ -50,19 +50,24 @@ __device__ inline void set(Parts<kParts>& operand, int i, float low, float high)
 // Two neighbouring products of a warp, 16 x 8 each: c[n][2 h + e] is row g + 8 h, column 8 n + 2 t + e.
 using Sums16 = float[2][4];
 
-// c += a b, smallest products first.
-template <int kA, int kB>
-__device__ inline void multiply(Sums16& c, const Parts<kA>& a, const Parts<kB>& b) {
+// Calls f(i, j) for the parts of a and b whose products count, smallest products first.
+template <int kA, int kB, class F>
+__device__ inline void each_product(F f) {
   constexpr int kMost = kA > kB ? kA : kB;
 #pragma unroll
   for (int rank = kMost - 1; rank >= 0; --rank)
 #pragma unroll
-    for (int i = 0; i < kA; ++i) {
-      const int j = rank - i;
-      if (j < 0 || j >= kB) continue;
-      ptx::mma_bf16(c[0], a.r[i], b.r[j][0], b.r[j][1]);
-      ptx::mma_bf16(c[1], a.r[i], b.r[j][2], b.r[j][3]);
-    }
+    for (int i = 0; i < kA; ++i)
+      if (rank >= i && rank - i < kB) f(i, rank - i);
+}
+
+// c += a b
+template <int kA, int kB>
+__device__ inline void multiply(Sums16& c, const Parts<kA>& a, const Parts<kB>& b) {
+  each_product<kA, kB>([&](int i, int j) {
+    ptx::mma_bf16(c[0], a.r[i], b.r[j][0], b.r[j][1]);
+    ptx::mma_bf16(c[1], a.r[i], b.r[j][2], b.r[j][3]);
+  });
 }
 
 // The same into sums apart for each rank of products, which need not wait for each other.

@@ -63,18 +63,11 @@ __device__ inline void fetch_rows(int thread, const PanelTile<1>& tile, const bf
   tile.fetch<kThreads, kRows, kColumns>(thread, from, stride, count, rows);
 }
 
-// d += left times 16 rows of right, smallest products first; started, and not waited for.
+// d += left times 16 rows of right; started, and not waited for.
 template <int n, int kA, int kB>
 __device__ inline void multiply_panels(float (&d)[n], const Parts<kA>& left, const PanelTile<kB>& right, int row) {
 #if QENG_SM90
-  constexpr int kMost = kA > kB ? kA : kB;
-#pragma unroll
-  for (int rank = kMost - 1; rank >= 0; --rank)
-#pragma unroll
-    for (int i = 0; i < kA; ++i) {
-      const int j = rank - i;
-      if (j >= 0 && j < kB) ptx::wgmma<ptx::Major::mn>(d, left.r[i], right.descriptor(j, row));
-    }
+  each_product<kA, kB>([&](int i, int j) { ptx::wgmma<ptx::Major::mn>(d, left.r[i], right.descriptor(j, row)); });
 #endif
 }
 
