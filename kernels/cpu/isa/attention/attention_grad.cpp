@@ -19,7 +19,7 @@ inline void gradient_row(float* scores, float* dp, Visible seen, float lse, floa
       const Vec t = tanh(s / splat(softcap));
       s = splat(softcap) * t, ds = ds * (splat(1.0f) - t * t);
     }
-    const Vec p = exp(s - splat(lse));
+    const Vec p = exp_normal(s - splat(lse));
     store(scores + j, p);
     store(dp + j, p * ds);
   }

@@ -19,11 +19,11 @@ float logsumexp(const float* z, int64_t n) {
   for (int64_t begin = 0; begin < n; begin += kBlock) {
     const int64_t end = begin + kBlock < n ? begin + kBlock : n;
     Vec part = splat(0.0f);
-    for (i = begin; i + kWidth <= end; i += kWidth) part = part + exp(load(z + i) - shift);
+    for (i = begin; i + kWidth <= end; i += kWidth) part = part + exp_normal(load(z + i) - shift);
     total += sum(part);
     if (i < end) {
       float tail[kWidth];
-      store(tail, exp(load(z + i, end - i) - shift));
+      store(tail, exp_normal(load(z + i, end - i) - shift));
       for (int64_t lane = 0; lane < end - i; ++lane) total += tail[lane];
     }
   }
@@ -44,11 +44,12 @@ void softmax_grad(const float* z, float lse, int64_t target, float scale, float 
     T* out = static_cast<T*>(dz);
     const Vec shift = splat(lse), factor = splat(scale), cap = splat(softcap), one = splat(1.0f);
     if (softcap == 0)
-      for_lanes(n, [=](int64_t i, int64_t lanes) { store(out + i, factor * exp(load(z + i, lanes) - shift), lanes); });
+      for_lanes(
+          n, [=](int64_t i, int64_t lanes) { store(out + i, factor * exp_normal(load(z + i, lanes) - shift), lanes); });
     else
       for_lanes(n, [=](int64_t i, int64_t lanes) {
         const Vec x = load(z + i, lanes), t = x / cap;
-        store(out + i, factor * exp(x - shift) * (one - t * t), lanes);
+        store(out + i, factor * exp_normal(x - shift) * (one - t * t), lanes);
       });
     if (target < 0) return;
     float lane[kWidth];

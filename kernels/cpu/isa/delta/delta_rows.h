@@ -44,7 +44,7 @@ inline float query_scale(int64_t key_dim) { return 1.0f / __builtin_sqrtf(static
 
 // e^x of each of n numbers, n a multiple of 16.
 inline void exp_of(const float* x, int64_t n, float* y) {
-  for (int64_t i = 0; i < n; i += kWidth) store(y + i, exp(load(x + i)));
+  for (int64_t i = 0; i < n; i += kWidth) store(y + i, exp_normal(load(x + i)));
 }
 
 inline void scale_row(float* x, float factor, int64_t n) {
@@ -65,7 +65,7 @@ inline float dot(const float* x, const float* y, int64_t n) {
 // y[j] = factor * x[j] * e^(sum - sums[j]) for j < count, then zeros up to kChunkRows
 inline void decayed_row(const float* x, float factor, float sum, const float* sums, int64_t count, float* y) {
   for (int64_t j = 0; j < kChunkRows; j += kWidth) {
-    const Vec decay = exp(min(splat(0.0f), splat(sum) - load(sums + j)));  // later rows' would be above 1
+    const Vec decay = exp_normal(min(splat(0.0f), splat(sum) - load(sums + j)));  // later rows' would be above 1
     store(y + j, splat(factor) * load(x + j) * decay);
   }
   for (int64_t j = count; j < kChunkRows; ++j) y[j] = 0;

@@ -97,12 +97,12 @@ void delta_advance(const DeltaChunk& chunk, int64_t group, int64_t dim, int64_t 
     const float *sums = chunk.sums + head * kChunkRows, *deltas = chunk.deltas + head * kChunkRows * wide;
     float* state = chunk.states + head * dim * wide;
     const float last = sums[kChunkRows - 1];
-    for (int64_t j = 0; j < kChunkRows; j += kWidth) store(decays + j, exp(splat(last) - load(sums + j)));
+    for (int64_t j = 0; j < kChunkRows; j += kWidth) store(decays + j, exp_normal(splat(last) - load(sums + j)));
     for (int64_t j = 0; j < kChunkRows; ++j)
       for (int64_t c = 0; c < wide; c += kWidth)
         store(weighed + j * wide + c, splat(decays[j]) * load(deltas + j * wide + c));
     float whole[kWidth];
-    store(whole, exp(splat(last)));
+    store(whole, exp_normal(splat(last)));
     scale_row(state, whole[0], dim * wide);
     multiply<true>(dim, kChunkRows, wide, chunk.keys, kChunkRows, 1, weighed, wide, state, wide);
   }

@@ -87,8 +87,8 @@ struct Backward {
     const float* beta = in.beta + head;
     const float last = sums[rows - 1];
     for (int64_t j = 0; j < kChunkRows; j += kWidth) {
-      store(decays + j, exp(load(sums + j)));
-      store(to_end + j, exp(min(splat(0.0f), splat(last) - load(sums + j))));
+      store(decays + j, exp_normal(load(sums + j)));
+      store(to_end + j, exp_normal(min(splat(0.0f), splat(last) - load(sums + j))));
     }
     clear(dsums, kChunkRows);
     for (int64_t i = 0; i < rows; ++i) {

@@ -145,7 +145,7 @@ inline void softmax_columns(float* scores, int64_t columns, const float* factors
   }
   Vec sums = splat(0.0f);
   for (int64_t j = 0; j < columns; j += kWidth) {
-    const Vec p = exp(load(scores + j) - splat(top));
+    const Vec p = exp_normal(load(scores + j) - splat(top));
     store(scores + j, factors ? p * load(factors + j) : p);
     sums = sums + p;
   }
