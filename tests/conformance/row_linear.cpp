@@ -9,17 +9,23 @@ namespace qeng::conformance {
 namespace {
 
 // Weights of one dtype and rows of a length that suits it, or of many dtypes; a row of x, a few, and many.
+// Or of bf16 as tensor cores take it, tiles of many rows on both sides.
 Op row_linear(Draw& draw) {
   draw.sometimes_misalign();
   RowLinear op;
-  const bool mixed = draw.integer(0, 3) == 0, dense = draw.integer(0, 3) == 0;
-  const DType one = dense ? draw.pick({DType::f32, DType::bf16, DType::f16}) : draw.block_format();
-  const int64_t k = mixed ? 256 * draw.integer(1, 2) : draw.row_length(one, dense ? 150 : 600), rows = draw.size(9);
+  const bool mixed = draw.integer(0, 3) == 0, dense = draw.integer(0, 3) == 0, tiles = !mixed && !draw.integer(0, 5);
+  const DType one = tiles   ? DType::bf16
+                    : dense ? draw.pick({DType::f32, DType::bf16, DType::f16})
+                            : draw.block_format();
+  const int64_t k = mixed   ? 256 * draw.integer(1, 2)
+                    : tiles ? 8 * draw.size(20)
+                            : draw.row_length(one, dense ? 150 : 600);
+  const int64_t rows = draw.size(tiles ? draw.pick<int64_t>({16, 64, 300}) : 9);
   op.x = draw.tensor(draw.float_dtype(), {rows, k});
   op.alpha = draw.pick({1.0f, 1.0f, -0.5f, 2.75f}), op.acc = draw.flip();
   const bool biased = draw.flip(), scaled = draw.flip();
   for (int64_t count = draw.integer(1, 3); count > 0; --count) {
-    const int64_t n = draw.size(40);
+    const int64_t n = tiles && draw.flip() ? 8 * draw.size(40) : draw.size(40);
     const DType dtype = !mixed               ? one
                         : draw.integer(0, 3) ? draw.block_format()
                                              : draw.pick({DType::f32, DType::bf16, DType::f16});

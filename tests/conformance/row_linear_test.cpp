@@ -73,18 +73,28 @@ TEST_CASE("many outputs of a linear layer, of which a thread takes several panel
 }
 
 TEST_CASE("a row of a linear layer of dense weights has the same bits in any batch where rows are whole vectors") {
-  constexpr int64_t kRows = 20, kOut = 9, k = 1312;
+  constexpr int64_t kRows = 400, kOut = 141, k = 328;  // more than a GPU's tiles, and no whole ones
+  const std::vector<std::pair<int64_t, int64_t>> parts{{0, 1},   {399, 1}, {3, 2},   {5, 9},   {5, 17},
+                                                       {40, 64}, {40, 65}, {9, 200}, {80, 257}};
   for (Named& target : backends())
     for (const DType stored : {DType::f32, DType::bf16, DType::f16})
       for (const DType dtype : {DType::f32, DType::bf16}) {
-        INFO(target.name << ", " << dtype_name(stored) << " and x " << dtype_name(dtype));
         Draw draw(base_seed());
         const View x = draw.tensor(dtype, {kRows, k}), w = draw.tensor(stored, {kOut, k});
-        const std::vector<char> all = result(*target.backend, draw, x, w, 0, kRows);
-        for (const auto& [from, count] : std::vector<std::pair<int64_t, int64_t>>{{0, 1}, {19, 1}, {3, 8}, {5, 9}}) {
-          const std::vector<char> few = result(*target.backend, draw, x, w, from, count);
-          CHECK(std::memcmp(few.data(), all.data() + static_cast<size_t>(from) * kOut * sizeof(float), few.size()) ==
-                0);
+        const bool tiles = stored == DType::bf16;  // of many rows; then x and y may lie anywhere
+        const int64_t rows = tiles ? kRows : 20;
+        const std::vector<char> all = result(*target.backend, draw, x, w, 0, rows);
+        for (const bool anywhere : {false, true}) {
+          if (anywhere && !tiles) continue;
+          if (anywhere) draw.misalign();
+          INFO(target.name << ", " << dtype_name(stored) << " and x " << dtype_name(dtype) << anywhere);
+          for (const auto& [from, count] : parts) {
+            if (from + count > rows) continue;
+            const std::vector<char> few = result(*target.backend, draw, x, w, from, count);
+            INFO("rows " << from << " to " << from + count);
+            CHECK(std::memcmp(few.data(), all.data() + static_cast<size_t>(from) * kOut * sizeof(float), few.size()) ==
+                  0);
+          }
         }
       }
 }

@@ -96,7 +96,9 @@ inline void keep_before_wait(float x, Site site = Site::current()) {
 
 enum class Major { k, mn };
 
-constexpr bool is_wgmma_width(int n) { return n == 48 || n == 64 || n == 80 || n == 96 || n == 128 || n == 256; }
+constexpr bool is_wgmma_width(int n) {
+  return n == 16 || n == 48 || n == 64 || n == 80 || n == 96 || n == 128 || n == 256;
+}
 template <Major b_major, int count>
 void wgmma(float (&d)[count], uint64_t a, uint64_t b, bool accumulate = true, Site site = Site::current()) {
   static_assert(is_wgmma_width(2 * count), "ptx_sm90.h has no product of this width");

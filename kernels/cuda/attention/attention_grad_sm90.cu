@@ -75,9 +75,9 @@ template <class L>
 __device__ inline void init_barriers() {
   if (threadIdx.x == 0) {
     uint64_t* const barrier = barriers_of<L>();
-    init_ring(barrier + L::item_full, barrier + L::item_empty, kItems);
-    init_ring(barrier + L::own_full, barrier + L::own_empty, 1);
-    init_ring(barrier + L::full, barrier + L::empty, L::kStages);
+    init_ring(barrier + L::item_full, barrier + L::item_empty, kItems, kConsumerWarps);
+    init_ring(barrier + L::own_full, barrier + L::own_empty, 1, kConsumerWarps);
+    init_ring(barrier + L::full, barrier + L::empty, L::kStages, kConsumerWarps);
     ptx::fence_mbarrier_init();
   }
   __syncthreads();

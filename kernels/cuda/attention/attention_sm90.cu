@@ -220,10 +220,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   using L = Layout<dim>;
   if (threadIdx.x == 0) {
     uint64_t* const barrier = barriers_of<L>();
-    init_ring(barrier + L::item_full, barrier + L::item_empty, kItems);
-    init_ring(barrier + L::q_full, barrier + L::q_empty, 1);
-    init_ring(barrier + L::k_full, barrier + L::k_empty, kStages);
-    init_ring(barrier + L::v_full, barrier + L::v_empty, kStages);
+    init_ring(barrier + L::item_full, barrier + L::item_empty, kItems, kConsumerWarps);
+    init_ring(barrier + L::q_full, barrier + L::q_empty, 1, kConsumerWarps);
+    init_ring(barrier + L::k_full, barrier + L::k_empty, kStages, kConsumerWarps);
+    init_ring(barrier + L::v_full, barrier + L::v_empty, kStages, kConsumerWarps);
     ptx::fence_mbarrier_init();
   }
   __syncthreads();
@@ -260,12 +260,6 @@ void queue(const Attention& op, const AttentionShape& shape, CudaContext& contex
               panel_map(op.k, L::kKeys), panel_map(op.v, L::kKeys), a);
 }
 
-#if defined(QENG_HAS_SM90A) || defined(QENG_EMULATED)
-constexpr bool kCompiled = true;
-#else
-constexpr bool kCompiled = false;  // for other architectures than 9.0 only
-#endif
-
 // QENG_ATTENTION: mma, or wgmma (which is what an empty one means).
 bool wants_wgmma() {
   static const std::string word = [] {
@@ -281,7 +275,7 @@ bool wants_wgmma() {
 }  // namespace
 
 bool sm90::suits_sm90(const CudaContext& context, float scale, std::initializer_list<View> operands) {
-  bool suits = kCompiled && wants_wgmma() && context.capability == 90 && scale > 0;
+  bool suits = kHopperCompiled && wants_wgmma() && context.capability == 90 && scale > 0;
   for (const View& view : operands) suits = suits && view.dtype == DType::bf16 && fits_tensor_map(view);
   return suits;
 }

@@ -3,7 +3,7 @@
 // head_dim that is no multiple of 64 is filled up with zeros, which add nothing.
 #pragma once
 #include "kernels/cuda/attention/attention.h"
-#include "kernels/cuda/ptx/ptx_sm90.h"
+#include "kernels/cuda/ptx/ring.h"
 
 namespace qeng {
 namespace sm90 {
@@ -32,29 +32,6 @@ struct Item {
 
 // The number of the thread's warpgroup, in a form that shows the compiler that a warp agrees on it.
 __device__ inline int warpgroup() { return __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kGroup, 0); }
-
-// A place in a ring of `stages` buffers, each with two mbarriers: full (one arrival, and the bytes) and empty (an
-// arrival of each consumer warp). The consumer of the n-th filling waits for full with `parity`; the producer waits for
-// empty with the opposite one, which on a fresh ring passes.
-template <int stages>
-struct Ring {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ void next() {
-    if (++stage == stages) stage = 0, parity ^= 1;
-  }
-};
-__device__ inline void init_ring(uint64_t* full, uint64_t* empty, int stages) {
-  for (int i = 0; i < stages; ++i) {
-    ptx::mbarrier_init(full + i, 1);
-    ptx::mbarrier_init(empty + i, kConsumerWarps);
-  }
-}
-// By all lanes of a consumer warp, together, after they last used the buffer.
-__device__ inline void release(uint64_t* empty) {
-  __syncwarp();  // lane 0 speaks for what the others read
-  if (threadIdx.x % kWarp == 0) ptx::mbarrier_arrive(empty);
-}
 
 // Items lie in a ring of two, so that the fetching group is one ahead. A kernel's layout L says where: kItem,
 // kBarriers, and the numbers of the barriers item_full and item_empty.

@@ -91,10 +91,4 @@ struct Products {
   }
 };
 
-#if defined(QENG_HAS_SM90A) || defined(QENG_EMULATED)
-constexpr bool kHopperCompiled = true;
-#else
-constexpr bool kHopperCompiled = false;  // for other architectures than 9.0 only
-#endif
-
 }  // namespace qeng

@@ -1,6 +1,7 @@
 // RowLinear, and GroupedMatmul apart, by f32, bf16 and f16 weights, in f32; x is rounded to bf16 where the weight is bf16.
+// Products by bf16 that tensor cores can take are theirs (row_tensor.h).
 #include "kernels/cuda/linear/grouped_rows.h"
-#include "kernels/cuda/vector.h"
+#include "kernels/cuda/linear/row_tensor.h"
 
 namespace qeng {
 
@@ -117,9 +118,38 @@ void for_types(DType weight, bool x_f32, F f) {
   }
 }
 
+constexpr int kCopyThreads = 256;
+template <class X>
+__global__ void __launch_bounds__(kCopyThreads) copy_elements(const X* x, bf16* to, int64_t count) {
+  const int64_t i = int64_t{blockIdx.x} * kCopyThreads + threadIdx.x;
+  if (i < count) put(to + i, to_f32(x[i]));
+}
+// x in bf16, where tensor cores can read it.
+bf16* copy_rows(const RowProducts& p, CudaContext& context) {
+  const int64_t count = p.rows * p.k;
+  bf16* to = context.scratch.take<bf16>(count);
+  const dim3 grid(static_cast<unsigned>(ceil_div(count, kCopyThreads)));
+  if (p.x_f32)
+    QENG_LAUNCH(context, copy_elements<float>, grid, dim3(kCopyThreads), 0, static_cast<const float*>(p.x), to, count);
+  else
+    QENG_LAUNCH(context, copy_elements<bf16>, grid, dim3(kCopyThreads), 0, static_cast<const bf16*>(p.x), to, count);
+  return to;
+}
+
 }  // namespace
 
+bool suits_tensor_cores(const RowProducts& p, DType dtype) {
+  bool suits = dtype == DType::bf16 && p.k % 8 == 0;
+  for (int i = 0; i < p.count; ++i) suits = suits && aligned(p.weight[i].w, 16);
+  return suits;
+}
+
 void dense_products(const char* name, const RowProducts& p, DType dtype, CudaContext& context) {
+  if (suits_tensor_cores(p, dtype)) {
+    RowProducts bf16_rows = p;
+    if (p.x_f32 || !aligned(p.x, 16)) bf16_rows.x = copy_rows(p, context);
+    return suits_row_wgmma(p, context) ? row_wgmma(bf16_rows, context) : row_mma(bf16_rows, context);
+  }
   for_types(dtype, p.x_f32, [&](auto* w, auto* x) {
     launch_dense<std::remove_pointer_t<decltype(w)>, std::remove_pointer_t<decltype(x)>>(name, p, context);
   });

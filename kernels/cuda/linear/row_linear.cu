@@ -110,7 +110,8 @@ void run(const RowLinear& op, CudaContext& context) {
                              op.y[i].data,
                              op.w[i].shape[0],
                              bias.dtype == DType::f32,
-                             op.y[i].dtype == DType::f32};
+                             op.y[i].dtype == DType::f32,
+                             op.w[i].shape[0] % 8 == 0 && aligned(op.y[i].data, 16)};
       p.vectors = p.vectors && aligned(op.w[i].data, 16);
       done[i] = true;
     }

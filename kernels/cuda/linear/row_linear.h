@@ -18,6 +18,7 @@ struct RowWeight {
   void* y;
   int64_t n;
   bool bias_f32, y_f32;  // otherwise of x's dtype
+  bool y_vectors;        // rows of y lie at multiples of 16 bytes
 };
 // Weights of one dtype that read one x.
 struct RowProducts {
@@ -56,12 +57,16 @@ __device__ inline const RowWeight& weight_of(const RowProducts& p, int64_t& j) {
   return p.weight[i];
 }
 
-// y[r, j] from the sum over k.
-__device__ inline void finish_row(const RowProducts& p, const RowWeight& weight, int64_t r, int64_t j, float total) {
+// y[r, j] from the sum over k, before it is added to what is there.
+__device__ inline float row_value(const RowProducts& p, const RowWeight& weight, int64_t j, float total) {
   float value = __fmul_rn(p.alpha, weight.scale ? __fmul_rn(weight.scale[j], total) : total);
   if (weight.bias)
     value = __fadd_rn(value, weight.bias_f32 || p.x_f32 ? static_cast<const float*>(weight.bias)[j]
                                                         : to_f32(static_cast<const bf16*>(weight.bias)[j]));
+  return value;
+}
+__device__ inline void finish_row(const RowProducts& p, const RowWeight& weight, int64_t r, int64_t j, float total) {
+  const float value = row_value(p, weight, j, total);
   const int64_t i = r * weight.n + j;
   if (weight.y_f32) {
     float* y = static_cast<float*>(weight.y) + i;

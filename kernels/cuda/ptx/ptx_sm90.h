@@ -16,6 +16,14 @@
 #define QENG_SM90 0
 #endif
 
+namespace qeng {
+#if defined(QENG_HAS_SM90A) || defined(QENG_EMULATED)
+constexpr bool kHopperCompiled = true;
+#else
+constexpr bool kHopperCompiled = false;  // for other architectures than 9.0 only
+#endif
+}  // namespace qeng
+
 #ifdef QENG_EMULATED
 #include "ptx_sm90_emulated.h"
 #else
@@ -130,38 +138,40 @@ enum class Major { k, mn };  // how B is stored: [n][k], or [k][n]
 // wgmma<b_major>(d, a, b, accumulate): d: float[n / 2], a: a descriptor or four registers, b: a descriptor.
 // Without accumulate, d's old values count for nothing.
 // clang-format off
-#define QENG_LIST_8(a, b, c, d, e, f, g, h) "%" #a ", %" #b ", %" #c ", %" #d ", %" #e ", %" #f ", %" #g ", %" #h
-#define QENG_LIST_24 QENG_LIST_8(0, 1, 2, 3, 4, 5, 6, 7) ", " \
-  QENG_LIST_8(8, 9, 10, 11, 12, 13, 14, 15) ", " \
-  QENG_LIST_8(16, 17, 18, 19, 20, 21, 22, 23)
+#define QENG_EIGHT(a, b, c, d, e, f, g, h) "%" #a ", %" #b ", %" #c ", %" #d ", %" #e ", %" #f ", %" #g ", %" #h
+#define QENG_LIST_8 QENG_EIGHT(0, 1, 2, 3, 4, 5, 6, 7)
+#define QENG_LIST_24 QENG_LIST_8 ", " \
+  QENG_EIGHT(8, 9, 10, 11, 12, 13, 14, 15) ", " \
+  QENG_EIGHT(16, 17, 18, 19, 20, 21, 22, 23)
 #define QENG_LIST_32 QENG_LIST_24 ", " \
-  QENG_LIST_8(24, 25, 26, 27, 28, 29, 30, 31)
+  QENG_EIGHT(24, 25, 26, 27, 28, 29, 30, 31)
 #define QENG_LIST_40 QENG_LIST_32 ", " \
-  QENG_LIST_8(32, 33, 34, 35, 36, 37, 38, 39)
+  QENG_EIGHT(32, 33, 34, 35, 36, 37, 38, 39)
 #define QENG_LIST_48 QENG_LIST_40 ", " \
-  QENG_LIST_8(40, 41, 42, 43, 44, 45, 46, 47)
+  QENG_EIGHT(40, 41, 42, 43, 44, 45, 46, 47)
 #define QENG_LIST_64 QENG_LIST_48 ", " \
-  QENG_LIST_8(48, 49, 50, 51, 52, 53, 54, 55) ", " \
-  QENG_LIST_8(56, 57, 58, 59, 60, 61, 62, 63)
+  QENG_EIGHT(48, 49, 50, 51, 52, 53, 54, 55) ", " \
+  QENG_EIGHT(56, 57, 58, 59, 60, 61, 62, 63)
 #define QENG_LIST_96 QENG_LIST_64 ", " \
-  QENG_LIST_8(64, 65, 66, 67, 68, 69, 70, 71) ", " \
-  QENG_LIST_8(72, 73, 74, 75, 76, 77, 78, 79) ", " \
-  QENG_LIST_8(80, 81, 82, 83, 84, 85, 86, 87) ", " \
-  QENG_LIST_8(88, 89, 90, 91, 92, 93, 94, 95)
+  QENG_EIGHT(64, 65, 66, 67, 68, 69, 70, 71) ", " \
+  QENG_EIGHT(72, 73, 74, 75, 76, 77, 78, 79) ", " \
+  QENG_EIGHT(80, 81, 82, 83, 84, 85, 86, 87) ", " \
+  QENG_EIGHT(88, 89, 90, 91, 92, 93, 94, 95)
 #define QENG_LIST_128 QENG_LIST_96 ", " \
-  QENG_LIST_8(96, 97, 98, 99, 100, 101, 102, 103) ", " \
-  QENG_LIST_8(104, 105, 106, 107, 108, 109, 110, 111) ", " \
-  QENG_LIST_8(112, 113, 114, 115, 116, 117, 118, 119) ", " \
-  QENG_LIST_8(120, 121, 122, 123, 124, 125, 126, 127)
-#define QENG_D8(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), \
+  QENG_EIGHT(96, 97, 98, 99, 100, 101, 102, 103) ", " \
+  QENG_EIGHT(104, 105, 106, 107, 108, 109, 110, 111) ", " \
+  QENG_EIGHT(112, 113, 114, 115, 116, 117, 118, 119) ", " \
+  QENG_EIGHT(120, 121, 122, 123, 124, 125, 126, 127)
+#define QENG_EIGHT_D(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), \
   "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
-#define QENG_D24 QENG_D8(0), QENG_D8(8), QENG_D8(16)
-#define QENG_D32 QENG_D24, QENG_D8(24)
-#define QENG_D40 QENG_D32, QENG_D8(32)
-#define QENG_D48 QENG_D40, QENG_D8(40)
-#define QENG_D64 QENG_D48, QENG_D8(48), QENG_D8(56)
-#define QENG_D96 QENG_D64, QENG_D8(64), QENG_D8(72), QENG_D8(80), QENG_D8(88)
-#define QENG_D128 QENG_D96, QENG_D8(96), QENG_D8(104), QENG_D8(112), QENG_D8(120)
+#define QENG_D8 QENG_EIGHT_D(0)
+#define QENG_D24 QENG_D8, QENG_EIGHT_D(8), QENG_EIGHT_D(16)
+#define QENG_D32 QENG_D24, QENG_EIGHT_D(24)
+#define QENG_D40 QENG_D32, QENG_EIGHT_D(32)
+#define QENG_D48 QENG_D40, QENG_EIGHT_D(40)
+#define QENG_D64 QENG_D48, QENG_EIGHT_D(48), QENG_EIGHT_D(56)
+#define QENG_D96 QENG_D64, QENG_EIGHT_D(64), QENG_EIGHT_D(72), QENG_EIGHT_D(80), QENG_EIGHT_D(88)
+#define QENG_D128 QENG_D96, QENG_EIGHT_D(96), QENG_EIGHT_D(104), QENG_EIGHT_D(112), QENG_EIGHT_D(120)
 
 // n columns, count = n / 2 registers; p0..p6: the numbers of the operands after d's.
 #define QENG_WGMMA(n, count, p0, p1, p2, p3, p4, p5, p6)                                                       \
@@ -192,6 +202,7 @@ enum class Major { k, mn };  // how B is stored: [n][k], or [k][n]
           "n"(static_cast<int>(b_major)));                                                                     \
   }
 // clang-format on
+QENG_WGMMA(16, 8, 8, 9, 10, 11, 12, 13, 14)
 QENG_WGMMA(48, 24, 24, 25, 26, 27, 28, 29, 30)
 QENG_WGMMA(64, 32, 32, 33, 34, 35, 36, 37, 38)
 QENG_WGMMA(80, 40, 40, 41, 42, 43, 44, 45, 46)

@@ -1,0 +1,120 @@
+// RowLinear by bf16 weights and mma.m16n8k16, for all GPUs: each thread block makes a tile of y, whose stages arrive in
+// a ring of shared memory while others are multiplied.
+#include "kernels/cuda/attention/attention_mma.h"
+#include "kernels/cuda/linear/row_tensor.h"
+
+namespace qeng {
+
+namespace {
+
+// kWeights rows of a weight by kRows rows of x. Warps: kDown by kAcross of them.
+template <int kWeights, int kRows, int kDown, int kAcross, int kStages>
+struct MmaTile {
+  static constexpr int kThreads = kDown * kAcross * kWarp;
+  static constexpr int kHigh = kWeights / kDown / 16, kWide = kRows / kAcross / 16;  // of a warp, in tiles of 16
+  using Weights = SharedTile<kTensorDepth, kWeights>;
+  using Rows = SharedTile<kTensorDepth, kRows>;
+  static constexpr int kStage = Weights::kBytes + Rows::kBytes;
+  static constexpr int kPitch = sum_pitch(kWeights);
+  static constexpr size_t kShared = std::max(kStages * kStage, kRows* kPitch * 4);
+  static_assert(kWeights % (16 * kDown) == 0 && kRows % (16 * kAcross) == 0);
+  static_assert(kShared <= 99 * 1024, "the least of the GPUs that have mma");
+
+  // Starts copying k .. k + 64 of rows first .. of a matrix that has `rows`; zeros where there are none.
+  template <class Tile, int kCount>
+  __device__ static void fetch(char* tile, const bf16* from, int64_t first, int64_t rows, int64_t k, int64_t depth) {
+    constexpr int kChunks = kTensorDepth / 8;
+    static_assert(kCount * kChunks % kThreads == 0);
+#pragma unroll
+    for (int i = static_cast<int>(threadIdx.x); i < kCount * kChunks; i += kThreads) {
+      const int row = i / kChunks, chunk = i % kChunks;
+      const bool real = first + row < rows && k + chunk * 8 < depth;
+      ptx::cp_async_16(tile + Tile::offset(row, chunk), real ? from + (first + row) * depth + k + chunk * 8 : from,
+                       real ? 16 : 0);
+    }
+  }
+};
+
+template <int kWeights, int kRows, int kDown, int kAcross, int kStages>
+__global__ void __launch_bounds__(kDown* kAcross* kWarp) row_mma_kernel(RowProducts p, int64_t across) {
+  using T = MmaTile<kWeights, kRows, kDown, kAcross, kStages>;
+  const RowPlace place = RowTiles<kWeights, kRows>::place(p, across, blockIdx.x);
+  const RowWeight& weight = p.weight[place.weight];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int down = warp / kAcross * T::kHigh * 16, over = warp % kAcross * T::kWide * 16;
+  const int lane_w = lane_offset<typename T::Weights>(), lane_x = lane_offset<typename T::Rows>();
+  char* const shared = shared_memory();
+
+  const auto fetch = [&](int64_t k, int stage) {
+    char* to = shared + stage * T::kStage;
+    if (k < p.k) {
+      T::template fetch<typename T::Weights, kWeights>(to, static_cast<const bf16*>(weight.w), place.first_j, weight.n,
+                                                       k, p.k);
+      T::template fetch<typename T::Rows, kRows>(to + T::Weights::kBytes, static_cast<const bf16*>(p.x),
+                                                 place.first_row, p.rows, k, p.k);
+    }
+    ptx::cp_async_commit();
+  };
+  for (int stage = 0; stage < kStages - 1; ++stage) fetch(stage * kTensorDepth, stage);
+  float sums[T::kHigh][2 * T::kWide][4] = {};
+  int stage = 0;
+  for (int64_t k = 0; k < p.k; k += kTensorDepth, stage = stage + 1 == kStages ? 0 : stage + 1) {
+    ptx::cp_async_wait<kStages - 2>();
+    __syncthreads();  // this stage is there, and nobody needs the one before
+    fetch(k + (kStages - 1) * kTensorDepth, stage == 0 ? kStages - 1 : stage - 1);
+    const char *w = shared + stage * T::kStage, *x = w + T::Weights::kBytes;
+#pragma unroll
+    for (int d = 0; d < kTensorDepth / 16; ++d) {
+      uint32_t left[T::kHigh][4];
+#pragma unroll
+      for (int i = 0; i < T::kHigh; ++i) ptx::ldmatrix_x4(left[i], w + T::Weights::moved(lane_w, down + 16 * i, 2 * d));
+#pragma unroll
+      for (int n = 0; n < T::kWide; ++n) {
+        uint32_t right[4];
+        ptx::ldmatrix_x4(right, x + T::Rows::moved(lane_x, over + 16 * n, 2 * d));
+#pragma unroll
+        for (int i = 0; i < T::kHigh; ++i) {
+          ptx::mma_bf16(sums[i][2 * n], left[i], right[0], right[2]);
+          ptx::mma_bf16(sums[i][2 * n + 1], left[i], right[1], right[3]);
+        }
+      }
+    }
+  }
+  ptx::cp_async_wait<0>();
+  __syncthreads();  // the ring has been read by all, and nothing arrives any more
+  float* const to = reinterpret_cast<float*>(shared);
+  const int g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int i = 0; i < T::kHigh; ++i)
+#pragma unroll
+    for (int n = 0; n < 2 * T::kWide; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        to[(over + 8 * n + 2 * t + e % 2) * T::kPitch + down + 16 * i + g + e / 2 * 8] = sums[i][n][e];
+  __syncthreads();
+  write_sums<kWeights, T::kThreads>(p, weight, to, T::kPitch, place.first_row, kRows, place.first_j,
+                                    static_cast<int>(threadIdx.x));
+}
+
+template <int kWeights, int kRows, int kDown, int kAcross, int kStages>
+void queue(const RowProducts& p, CudaContext& context) {
+  using T = MmaTile<kWeights, kRows, kDown, kAcross, kStages>;
+  using Tiles = RowTiles<kWeights, kRows>;
+  QENG_LAUNCH(context, (row_mma_kernel<kWeights, kRows, kDown, kAcross, kStages>),
+              dim3(static_cast<unsigned>(Tiles::count(p))), dim3(T::kThreads), T::kShared, p, Tiles::across(p));
+}
+
+}  // namespace
+
+// Few rows: small blocks, of which several share a multiprocessor, so that the memory is kept busy; 5 stages of 6 KB.
+// Many: 16 products of a warp for 6 reads of shared memory, and three stages, the most that 99 KB hold.
+void row_mma(const RowProducts& p, CudaContext& context) {
+  if (p.rows <= 16)
+    queue<32, 16, 2, 1, 5>(p, context);
+  else if (p.rows <= 64)
+    queue<64, 64, 4, 1, 4>(p, context);
+  else
+    queue<128, 128, 4, 2, 3>(p, context);
+}
+
+}  // namespace qeng
