@@ -221,7 +221,8 @@ class CudaBackend : public Backend {
   void* allocate(size_t bytes) override {
     choose();
     void* memory = nullptr;
-    const cudaError_t status = cudaMalloc(&memory, std::max<size_t>(bytes, 1));
+    const size_t vectors = (std::max<size_t>(bytes, 1) + 15) / 16 * 16;  // kernels may read to the end of the last
+    const cudaError_t status = cudaMalloc(&memory, vectors);
     if (status == cudaErrorMemoryAllocation) {
       cudaGetLastError();
       const Memory left = this->memory();

@@ -46,7 +46,7 @@ __global__ void hand_over(int* sums, int count) {
     ptx::fence_mbarrier_init();
   }
   __syncthreads();
-  sm90::Ring<2> ring;
+  Ring<2> ring;
   if (threadIdx.x == 0)
     for (int i = 0; i < count; ++i) {
       ptx::mbarrier_wait(barrier + 2 + ring.stage, ring.parity ^ 1);

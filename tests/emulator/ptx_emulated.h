@@ -61,7 +61,10 @@ inline uint32_t shared_address(const void* pointer, emulator::Site site = emulat
   return emulator::shared_address("shared_address", pointer, 0, 1, site);
 }
 
-inline int opaque(int x) { return x; }
+template <class T>
+inline T opaque(T x) {
+  return x;
+}
 
 inline float exp2_approx(float x) {
   const float y = exp2f(std::fabs(x) < 0x1p-126f ? 0.0f : x);
@@ -88,6 +91,9 @@ inline void cp_async_16(void* shared, const void* global, uint32_t bytes = 16,
   if (emulator::arrives_early()) return emulator::land(copy);
   std::memset(shared, 0xff, 16);
   emulator::per_thread<emulator::CopyQueue>().copies.push_back(copy);
+}
+inline void cp_async_whole(uint32_t shared, const void* global, emulator::Site site = emulator::Site::current()) {
+  cp_async_16(emulator::shared_pointer("cp.async", shared, 16, 16, site), global, 16, site);
 }
 inline void cp_async_commit() {
   auto& queue = emulator::per_thread<emulator::CopyQueue>();

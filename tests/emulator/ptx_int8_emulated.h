@@ -48,5 +48,10 @@ inline void mma_int8(int (&c)[4], const uint32_t (&a)[2], const uint32_t (&b)[1]
   emulator::multiply_codes<16>(slot, site);
 }
 
+inline int dp4a_unsigned(uint32_t a, int b, int sum) {
+  for (int i = 0; i < 4; ++i) sum += static_cast<uint8_t>(a >> (8 * i)) * static_cast<int8_t>(b >> (8 * i));
+  return sum;
+}
+
 }  // namespace ptx
 }  // namespace qeng

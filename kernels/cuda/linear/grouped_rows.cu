@@ -14,8 +14,8 @@ void grouped_rows(const GroupedMatmul& op, const Experts& experts, CudaContext& 
   g.p.x = op.x.data, g.p.x_f32 = op.x.dtype == DType::f32;
   g.p.vectors = row_bytes % 16 == 0 && aligned(op.w.data, 16);
   if (!is_block(op.w.dtype)) return grouped_dense(op.name, g, op.w.dtype, context);
-  const RoundedRows rounded = round_rows(op.name, op.x, rounding_group(op.w.dtype), context);
-  g.p.codes = rounded.codes, g.p.scales = rounded.scales;
+  const RoundedRows rounded = round_rows(op.name, op.x, rounding_of(op.w.dtype), context);
+  g.p.codes = rounded.codes, g.p.scales = rounded.scales, g.p.sums = rounded.sums;
   grouped_blocks(op.name, g, op.w.dtype, context);
 }
 

@@ -9,11 +9,21 @@ namespace {
 
 constexpr int kThreads = 128, kRun = 8;  // elements to a lane, 256 to a warp: the largest group
 
-// codes: [rows, k], scales: [rows, k / kScaleStep]; group: of elements that have one scale, 32 or 256. pieces: warps to
-// a row.
+// The place of code e, counted from a multiple of 32.
+__device__ inline int64_t code_place(int64_t e, CodeOrder order) {
+  const int within = static_cast<int>(e % 32);
+  switch (order) {
+    case CodeOrder::natural: return e;
+    case CodeOrder::crumbs: return e - within + within / 16 * 16 + within % 4 * 4 + within % 16 / 4;
+    default: return e - within + within % 8 * 4 + within / 8;
+  }
+}
+
+// pieces: warps to a row; vectors: rows of x lie at multiples of 16 bytes
 template <class T>
-__global__ void __launch_bounds__(kThreads) round_activations(const T* x, int64_t rows, int64_t k, int pieces,
-                                                              int group, bool vectors, int8_t* codes, float* scales) {
+__global__ void __launch_bounds__(kThreads)
+    round_activations(const T* x, int64_t rows, int64_t k, int pieces, bool vectors, RoundedRows to) {
+  const int group = to.how.group;
   const int64_t warp = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t row = warp / pieces, column = warp % pieces * (kWarp * kRun) + lane * kRun;
@@ -47,37 +57,53 @@ __global__ void __launch_bounds__(kThreads) round_activations(const T* x, int64_
       fit.squares[i] += __shfl_xor_sync(kAllLanes, fit.squares[i], step);
       fit.products[i] += __shfl_xor_sync(kAllLanes, fit.products[i], step);
     }
-  if (!real) return;
   const blocks::ActivationStep step = blocks::best_step(fit);
-  uint32_t packed[2] = {};
+  int rounded[kRun], sum = 0;
 #pragma unroll
-  for (int i = 0; i < kRun; ++i)
-    packed[i / 4] |= (static_cast<uint32_t>(blocks::activation_code(counts[i], step.index)) & 255u) << (i % 4 * 8);
-  *reinterpret_cast<uint2*>(codes + row * k + column) = make_uint2(packed[0], packed[1]);
-  if (column % kScaleStep == 0)
-    scales[(row * k + column) / kScaleStep] = blocks::activation_scale(rounding, step, group);
+  for (int i = 0; i < kRun; ++i) sum += rounded[i] = blocks::activation_code(counts[i], step.index);
+  sum += __shfl_xor_sync(kAllLanes, sum, 1);
+  if (!real) return;
+  const int64_t first = row * k + column;
+  if (to.how.order == CodeOrder::natural) {
+    uint32_t packed[2] = {};
+#pragma unroll
+    for (int i = 0; i < kRun; ++i) packed[i / 4] |= (static_cast<uint32_t>(rounded[i]) & 255u) << (i % 4 * 8);
+    *reinterpret_cast<uint2*>(to.codes + first) = make_uint2(packed[0], packed[1]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kRun; ++i)
+      to.codes[row * k + code_place(column + i, to.how.order)] = static_cast<int8_t>(rounded[i]);
+  }
+  if (lane % 2 == 0) to.sums[first / kSumStep] = sum;
+  if (column % kScaleStep == 0) to.scales[first / kScaleStep] = blocks::activation_scale(rounding, step, group);
 }
 
 }  // namespace
 
-RoundedRows round_rows(const char* name, const View& x, int group, CudaContext& context) {
+RoundedRows round_rows(const char* name, const View& x, Rounding how, CudaContext& context) {
   const int64_t rows = x.rows(), k = x.columns();
-  const RoundedRows rounded{group, context.scratch.take<int8_t>(rows * k),
-                            context.scratch.take<float>(rows * k / kScaleStep)};
+  const RoundedRows rounded{how, context.scratch.take<int8_t>(rows * k),
+                            context.scratch.take<float>(rows * k / kScaleStep),
+                            context.scratch.take<int>(rows * k / kSumStep)};
   const int pieces = static_cast<int>(ceil_div(k, kWarp * kRun));
   const int64_t grid = ceil_div(rows * pieces, kThreads / kWarp);
   if (grid > INT32_MAX) fail("unsupported", name, ": x is ", shape_text(x), ", more than one launch takes");
   for_float(x, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     QENG_LAUNCH(context, round_activations<T>, dim3(static_cast<unsigned>(grid)), dim3(kThreads), 0, x.as<T>(), rows, k,
-                pieces, group, aligned(x.data, 16), rounded.codes, rounded.scales);
+                pieces, aligned(x.data, 16), rounded);
   });
   return rounded;
 }
 
-int rounding_group(DType dtype) {
+Rounding rounding_of(DType dtype) {
   const bool signs = dtype == DType::one_bit || dtype == DType::ternary;
-  return signs ? blocks::kSignGroup : blocks::group_elements(dtype_info(dtype).elements);
+  const bool bits = dtype == DType::one_bit || dtype == DType::q1_0;
+  const bool crumbs = dtype == DType::q2_0 || dtype == DType::pq2_0;
+  return {signs ? blocks::kSignGroup : blocks::group_elements(dtype_info(dtype).elements), bits ? CodeOrder::bits
+                                                                                           : crumbs
+                                                                                               ? CodeOrder::crumbs
+                                                                                               : CodeOrder::natural};
 }
 
 dim3 row_grid(const char* name, const RowProducts& p) {
@@ -91,7 +117,7 @@ dim3 row_grid(const char* name, const RowProducts& p) {
 
 void run(const RowLinear& op, CudaContext& context) {
   if (op.x.elements() == 0 && op.x.rows() == 0) return;
-  std::vector<RoundedRows> rounded;  // x, for each size of groups
+  std::vector<RoundedRows> rounded;  // x, in each way that a weight wants
   std::vector<bool> done(op.w.size());
   for (size_t first = 0; first < op.w.size(); ++first) {
     if (done[first]) continue;
@@ -119,10 +145,10 @@ void run(const RowLinear& op, CudaContext& context) {
       dense_products(op.name, p, dtype, context);
       continue;
     }
-    const int group = rounding_group(dtype);
-    auto found = std::find_if(rounded.begin(), rounded.end(), [&](const RoundedRows& x) { return x.group == group; });
-    if (found == rounded.end()) found = rounded.insert(found, round_rows(op.name, op.x, group, context));
-    p.codes = found->codes, p.scales = found->scales;
+    const Rounding how = rounding_of(dtype);
+    auto found = std::find_if(rounded.begin(), rounded.end(), [&](const RoundedRows& x) { return x.how == how; });
+    if (found == rounded.end()) found = rounded.insert(found, round_rows(op.name, op.x, how, context));
+    p.codes = found->codes, p.scales = found->scales, p.sums = found->sums;
     block_products(op.name, p, dtype, context);
   }
 }

@@ -11,6 +11,7 @@ constexpr int kRowWarps = 4;     // of a thread block, each with a row of its ow
 constexpr int kBatchRows = 8;    // rows of x to a pass over the weight
 constexpr int kMostWeights = 4;  // of one launch: q, k, v; gate, up
 constexpr int kScaleStep = 32;   // elements of x to a scale as they are stored; those of a larger group repeat
+constexpr int kSumStep = 16;     // elements of x to a sum of codes
 
 struct RowWeight {
   const void *w, *bias;  // bias: or null
@@ -29,8 +30,9 @@ struct RowProducts {
   bool acc;
   const void* x;  // for dense weights: [rows, k]
   bool x_f32;
-  const int8_t* codes;  // for block formats: [rows, k]
+  const int8_t* codes;  // for block formats: [rows, k], in the order of the format
   const float* scales;  // [rows, k / kScaleStep]
+  const int* sums;      // of codes: [rows, k / kSumStep]
   bool vectors;         // dense: whether all rows start at multiples of 16 bytes
 };
 
@@ -89,14 +91,24 @@ __device__ inline float block_product(float factor, float d, int dot, float mini
   return __fmaf_rn(-__fmul_rn(minimum, d), static_cast<float>(less), block_product(factor, d, dot));
 }
 
-// x rounded to int8 in groups of as many elements, in scratch memory.
-struct RoundedRows {
+// How a weight of a block format wants x: in groups of as many elements that share a scale, and in which order codes
+// follow each other. Formats of one and two bits in order have every eighth, or fourth, in the bytes of a word:
+//   crumbs: of 16, code e lies at e % 4 * 4 + e / 4   bits: of 32, code e lies at e % 8 * 4 + e / 8
+enum class CodeOrder : uint8_t { natural, crumbs, bits };
+struct Rounding {
   int group;
+  CodeOrder order;
+  bool operator==(const Rounding&) const = default;
+};
+Rounding rounding_of(DType dtype);
+// x rounded to int8, in scratch memory.
+struct RoundedRows {
+  Rounding how;
   int8_t* codes;  // [rows, k]
   float* scales;  // [rows, k / kScaleStep]
+  int* sums;      // [rows, k / kSumStep], of codes in natural order
 };
-RoundedRows round_rows(const char* name, const View& x, int group, CudaContext& context);
-int rounding_group(DType dtype);  // for weights of a block format
+RoundedRows round_rows(const char* name, const View& x, Rounding how, CudaContext& context);
 
 // Queue the products, all weights of `dtype`.
 void dense_products(const char* name, const RowProducts& p, DType dtype, CudaContext& context);

@@ -20,7 +20,8 @@ __device__ inline uint32_t shared_address(const void* pointer) {
 
 // x, of which the compiler knows nothing here: what is computed from it is computed after this point, where it would
 // otherwise be kept in a register, or spilled, from before a loop.
-__device__ inline int opaque(int x) {
+template <class T>  // int or uint32_t
+__device__ inline T opaque(T x) {
   asm volatile("" : "+r"(x));
   return x;
 }
@@ -69,6 +70,10 @@ __device__ inline void unpack_f16(uint32_t packed, float& low, float& high) {
 __device__ inline void cp_async_16(void* shared, const void* global, uint32_t bytes = 16) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(bytes)
                : "memory");
+}
+// The same of all 16 bytes, to an address that shared_address gave.
+__device__ inline void cp_async_whole(uint32_t shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
 // Closes this thread's group of copies (an empty one is legal); waits until at most `pending` of its newest are under
 // way. Other threads see the data after a barrier that follows the wait.

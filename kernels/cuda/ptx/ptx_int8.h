@@ -29,6 +29,13 @@ __device__ inline void mma_int8(int (&c)[4], const uint32_t (&a)[2], const uint3
                : "r"(a[0]), "r"(a[1]), "r"(b[0]));
 }
 
+// sum plus four products of the bytes of a, which have no sign, and those of b, which have one.
+__device__ inline int dp4a_unsigned(uint32_t a, int b, int sum) {
+  int result;
+  asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(sum));
+  return result;
+}
+
 }  // namespace ptx
 }  // namespace qeng
 #endif
