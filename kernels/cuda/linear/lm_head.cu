@@ -170,26 +170,36 @@ __global__ void __launch_bounds__(kMostThreads) cross_entropy(Rows rows) {
   if (!rows.gradient) return;
 
   // Second pass. A bf16 gradient j lies where logit j / 2 was. So gradients up to 2c may be written when logits up to c
-  // have been read by all: c is what the cache holds at first, and doubles with each barrier.
+  // have been read by all: c is what the cache holds at first, and doubles with each barrier. What a group reads lies
+  // behind all that is written before the next barrier; gradients in f32 lie where their own logits were.
   const float scale = *rows.loss_scale, factor = scale / total;
   constexpr int64_t shrink = static_cast<int64_t>(sizeof(float) / sizeof(T));
   const int64_t end = rounds * step;
   int64_t limit = shrink == 1 ? end : rows.cached * shrink;
   for (int64_t begin = 0; begin < vocab; begin = limit, limit *= shrink) {
     if (begin > 0) __syncthreads();
-    for (int64_t j = begin + thread * 4; j < limit && j < vocab; j += step) {
-      float x[4];
-      if (j < rows.cached)
-        unpack<float>(load<4>(cache + j), x);
-      else
-        read<kCapped>(z, j, vocab, rows.softcap, x);
-      for (int i = 0; i < 4; ++i) {
-        const float t = kCapped ? x[i] / rows.softcap : 0;
-        x[i] = factor * ptx::exp2_approx((x[i] - row_top) * kLog2e);
-        if (j + i == target) x[i] -= scale;
-        if constexpr (kCapped) x[i] *= 1 - t * t;
+    const int64_t stop = limit < vocab ? limit : vocab;
+    for (int64_t first = begin + thread * 4; first < stop; first += kGroup * step) {
+      float x[kGroup][4];
+      for (int g = 0; g < kGroup; ++g) {
+        const int64_t j = first + g * step;
+        if (j >= stop) break;
+        if (j < rows.cached)
+          unpack<float>(load<4>(cache + j), x[g]);
+        else
+          read<kCapped>(z, j, vocab, rows.softcap, x[g]);
       }
-      store(dz + j, pack<T>(x));  // past the row's end lies its padding
+      for (int g = 0; g < kGroup; ++g) {
+        const int64_t j = first + g * step;
+        if (j >= stop) break;
+        for (int i = 0; i < 4; ++i) {
+          const float t = kCapped ? x[g][i] / rows.softcap : 0;
+          x[g][i] = factor * ptx::exp2_approx((x[g][i] - row_top) * kLog2e);
+          if (j + i == target) x[g][i] -= scale;
+          if constexpr (kCapped) x[g][i] *= 1 - t * t;
+        }
+        store(dz + j, pack<T>(x[g]));  // past the row's end lies its padding
+      }
     }
   }
 }
