@@ -102,11 +102,14 @@ class Operands {
     backend_.upload(view.data, values.data(), view.bytes());
     return view;
   }
-  View tokens(int64_t count, int64_t vocab) {  // like text: few tokens are frequent, many rare
+  // Like text: few tokens are frequent, many rare. prompt > 0: after so many that are -1 come as many that are not.
+  View tokens(int64_t count, int64_t vocab, int64_t prompt = 0) {
     std::mt19937 engine(static_cast<unsigned>(++drawn_));
     std::uniform_real_distribution<double> uniform(0, 1);
     std::vector<int32_t> values(static_cast<size_t>(count));
     for (int32_t& v : values) v = static_cast<int32_t>(std::pow(static_cast<double>(vocab), uniform(engine))) - 1;
+    for (int64_t t = 0; prompt > 0 && t < count; ++t)
+      if (t / prompt % 2 == 0) values[static_cast<size_t>(t)] = -1;
     return list(values);
   }
   View numbers(DType dtype, const std::vector<float>& values) {
@@ -198,13 +201,16 @@ Op packed_product(Operands& o, int64_t m, int64_t n, int64_t k, bool forward) {
   return op;
 }
 
-Op lm_head(Operands& o, const Model& m, int64_t t, bool train, bool full) {
+Op lm_head(Operands& o, const Model& m, int64_t t, bool full, bool prompts) {
+  constexpr int64_t kPrompt = 256;
   LmHeadLoss op;
+  op.chunk = o.backend().head_chunk(t, m.vocab);
   op.h = o.random(kHalf, {t, m.hidden}), op.w = o.random(kHalf, {m.vocab, m.hidden}, 0.02f),
-  op.targets = o.tokens(t, m.vocab);
+  op.targets = o.tokens(t, m.vocab, prompts ? kPrompt : 0);
+  if (prompts) op.trained = t / (2 * kPrompt) * kPrompt + std::max<int64_t>(0, t % (2 * kPrompt) - kPrompt);
   op.loss_scale = o.constant(kFull, {1}, 1.0f / static_cast<float>(t));
   op.nll = o.empty(kFull, {t}), op.loss = o.empty(kFull, {1});
-  if (train) op.dh = o.empty(kHalf, {t, m.hidden});
+  op.dh = o.empty(kHalf, {t, m.hidden});
   if (full) op.dw = o.constant(kFull, {m.vocab, m.hidden}, 0);
   op.workspace = o.empty(DType::u8, {lm_head_workspace(t, m.hidden, m.vocab, op.chunk, kHalf)});
   return op;
@@ -632,8 +638,9 @@ std::vector<Case> cases(const Model& m, int64_t t) {
          return CumulativeSum{half(t, hidden)(o), o.empty(kHalf, {t, hidden})};
        },
        ""},
-      {"lm_head_loss, forward and backward", [=](Operands& o) { return lm_head(o, m, t, true, false); }, ""},
-      {"lm_head_loss, head trained", [=](Operands& o) { return lm_head(o, m, t, true, true); }, ""},
+      {"lm_head_loss, forward and backward", [=](Operands& o) { return lm_head(o, m, t, false, false); }, ""},
+      {"lm_head_loss, half of the rows trained", [=](Operands& o) { return lm_head(o, m, t, false, true); }, ""},
+      {"lm_head_loss, head trained", [=](Operands& o) { return lm_head(o, m, t, true, false); }, ""},
       {"matmul up, y", [=](Operands& o) { return product(o, t, wide, hidden, 'y'); }, ""},
       {"matmul up, dx", [=](Operands& o) { return product(o, t, hidden, wide, 'x'); }, ""},
       {"matmul up, dw", [=](Operands& o) { return product(o, wide, hidden, t, 'w'); }, ""},
@@ -1012,6 +1019,8 @@ int bench(const Settings& settings) {
             .add("share", share)
             .add("of", moves ? "copy" : "gemm")
             .add("sets", static_cast<double>(sets.size()));
+        if (const auto* head = std::get_if<LmHeadLoss>(&sets[0]); head && head->trained >= 0)
+          row.add("trained", static_cast<double>(head->trained));
         if (!one.documents.empty()) row.add("documents", boundaries(settings.tokens, one.documents == "packed"));
         std::printf("%-5s %-36s %11.1f %9.1f %9.1f %9.2f %8.1f%%  %s\n", model.name.c_str(), one.name.c_str(),
                     median * 1e6, least * 1e6, needed.bytes / median / 1e9, needed.flops / median / 1e12, share * 100,

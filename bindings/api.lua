@@ -710,7 +710,9 @@ function q.dropout(x, p) end
 ---@param w Tensor  [vocab, hidden]
 ---@param targets Tensor  [t] i32, -1 where not trained
 ---@param scale Tensor  [1] f32
----@param opt? {softcap?: number}  a logit z becomes softcap * tanh(z / softcap) before, 0: as it is
+---softcap: a logit z becomes softcap * tanh(z / softcap) before, 0: as it is. trained: at most so many targets are not
+---negative, which spares a GPU the other rows; more are an error. While capturing it is not kept: Program:run takes it.
+---@param opt? {softcap?: number, trained?: integer}
 ---@return Tensor loss  [1] f32
 ---@return Tensor nll  [t] f32
 function q.lm_head_loss(h, w, targets, scale, opt) end
@@ -719,7 +721,7 @@ function q.lm_head_loss(h, w, targets, scale, opt) end
 ---@param h Tensor  [t, hidden]
 ---@param w Tensor  [vocab, hidden]
 ---@param targets Tensor  [t] i32, -1 where there is none: nll 0
----@param opt? {softcap?: number}  as of lm_head_loss
+---@param opt? {softcap?: number, trained?: integer}  as of lm_head_loss
 ---@return Tensor nll  [t] f32
 function q.token_nll(h, w, targets, opt) end
 
@@ -763,13 +765,17 @@ function q.profile(fn, ...) end
 
 ---@class Program
 local Program = {}
-function Program:run() end
----{ops=, arena_bytes=, bytes=, flops=}
+---trained: at most so many targets of its losses (lm_head_loss, token_nll) are not negative in this run; nil: any
+---number. It is rounded up to an eighth of the rows, and a GPU records the program anew for each such value.
+---@param opt? {trained?: integer}
+function Program:run(opt) end
+---{ops=, arena_bytes=, bytes=, flops=, variants=}; variants: how many roundings of `trained` it has run with.
 ---@return table
 function Program:stats() end
 ---As q.profile, of one replay.
+---@param opt? {trained?: integer}  as of run
 ---@return table
-function Program:profile() end
+function Program:profile(opt) end
 function Program:free() end
 
 -- ---------------------------------------------------------------- streamed weights (engine/stream, model/stream.lua)
@@ -1428,6 +1434,7 @@ function Batch:documents() end
 ---Starts the batch's way to a GPU while that computes; load() then finds it there. Optional; at most two at a time.
 function Batch:send() end
 ---Copies into tensors: tokens, targets, positions [T] i32, cu_q [max_documents + 1] i32.
+---Sets the field `trained`: how many targets are not -1. Whoever changes targets sets it again, or to nil.
 ---@param micro_batch {tokens: Tensor, targets: Tensor, positions: Tensor, cu_q: Tensor}
 function Batch:load(micro_batch) end
 
@@ -2197,10 +2204,11 @@ function q.load(dir, opt) end
 function q.random_model(config, opt) end
 
 ---Tensors that hold one packed micro-batch.
----batch:load(micro_batch) and micro_batch.scale:fill(1 / trained tokens) fill them.
+---batch:load(micro_batch) and micro_batch.scale:fill(1 / trained tokens) fill them. The field `trained`, which load
+---sets, says how many targets are not -1, at most; nil: any number. A GPU then computes so many rows of the head.
 ---@param tokens integer
 ---@param max_documents integer
----@return {tokens: Tensor, targets: Tensor, positions: Tensor, cu_q: Tensor, scale: Tensor}
+---@return {tokens: Tensor, targets: Tensor, positions: Tensor, cu_q: Tensor, scale: Tensor, trained: integer?}
 function q.micro_batch(tokens, max_documents) end
 
 ---@class Model

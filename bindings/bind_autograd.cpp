@@ -222,19 +222,22 @@ int attention(Call& call) {
   return call.push(attention(tape, q, k, v, documents, options));
 }
 
+HeadOptions head_options(const Call& call, int argument) {
+  Options opt(call, argument, {"softcap", "trained"});
+  return {opt.get<float>("softcap", 0), opt.get<int64_t>("trained", -1)};
+}
+
 int lm_head_loss(Call& call) {
   const TensorPtr h = call.arg<TensorPtr>(1), w = call.arg<TensorPtr>(2), targets = call.arg<TensorPtr>(3),
                   scale = call.arg<TensorPtr>(4);
-  Options opt(call, 5, {"softcap"});
-  HeadLoss result =
-      lm_head_loss(tape_of(call, h, w, targets, scale), h, w, targets, scale, opt.get<float>("softcap", 0));
+  const HeadLoss result =
+      lm_head_loss(tape_of(call, h, w, targets, scale), h, w, targets, scale, head_options(call, 5));
   return call.push(result.loss, result.nll);
 }
 
 int token_nll(Call& call) {
   const TensorPtr h = call.arg<TensorPtr>(1), w = call.arg<TensorPtr>(2), targets = call.arg<TensorPtr>(3);
-  Options opt(call, 4, {"softcap"});
-  return call.push(token_nll(tape_of(call, h, w, targets), h, w, targets, opt.get<float>("softcap", 0)));
+  return call.push(token_nll(tape_of(call, h, w, targets), h, w, targets, head_options(call, 4)));
 }
 
 int reshape(Call& call) {

@@ -198,7 +198,8 @@ int send(Call& call) {
   return 0;
 }
 
-// Copies into the tensors of a micro-batch, which have the batch's sizes; its other fields are the caller's.
+// Copies into the tensors of a micro-batch, which have the batch's sizes, and sets `trained`; its other fields are the
+// caller's.
 int load(Call& call) {
   const auto self = call.self<Batch>();
   lua_State* L = call.L;
@@ -227,6 +228,9 @@ int load(Call& call) {
     from_host_i32(*tensors.positions, self->positions.data(), self->positions.size());
     from_host_i32(*tensors.cu_seqlens, self->cu_seqlens.data(), self->cu_seqlens.size());
   }
+  lua_pushvalue(L, call.index(1));
+  set_field(L, "trained", self->trained_tokens);
+  lua_pop(L, 1);
   return 0;
 }
 }  // namespace

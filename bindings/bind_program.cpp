@@ -55,8 +55,11 @@ std::shared_ptr<Program> live_program(const Call& call) {
   return program;
 }
 
+// Of Program:run and Program:profile.
+int64_t trained_rows(const Call& call) { return Options(call, 1, {"trained"}).get<int64_t>("trained", -1); }
+
 int run(Call& call) {
-  live_program(call)->run();
+  live_program(call)->run(trained_rows(call));
   return 0;
 }
 
@@ -65,6 +68,7 @@ int stats(Call& call) {
   const Cost total = program->total_cost();
   lua_newtable(call.L);
   lua::set_field(call.L, "ops", static_cast<int64_t>(program->ops().size()));
+  lua::set_field(call.L, "variants", static_cast<int64_t>(program->variants()));
   lua::set_field(call.L, "arena_bytes", static_cast<int64_t>(program->arena_bytes()));
   lua::set_field(call.L, "temporary_bytes", static_cast<int64_t>(program->temporaries()));
   lua::set_field(call.L, "bytes", total.bytes);
@@ -146,7 +150,7 @@ int profile_program(Call& call) {
   Profiler profiler(program->device());
   {
     Listening listening(program->device(), profiler);
-    program->run();
+    program->run(trained_rows(call));
   }
   return push_profile(call, profiler);
 }

@@ -120,10 +120,11 @@ Cost of(const LmHeadLoss& op) {
   const double trained =
       static_cast<double>(std::count_if(targets, targets + op.targets.elements(), [](int32_t t) { return t >= 0; }));
   const double products = 1 + (op.dh ? 1 : 0) + (op.dw ? 1 : 0);
-  LmHeadLoss moved = op;
-  moved.workspace = {};
+  LmHeadLoss moved = op;  // of h, the rows that are trained
+  moved.workspace = moved.h = {};
+  const double h = trained * static_cast<double>(dtype_bytes(op.h.dtype, op.h.columns()));
   const double logits = trained * static_cast<double>(op.w.rows());
-  return {bytes_of(moved), logits * (2.0 * products * static_cast<double>(op.h.columns()) + (op.dh ? 5 : 3))};
+  return {bytes_of(moved) + h, logits * (2.0 * products * static_cast<double>(op.h.columns()) + (op.dh ? 5 : 3))};
 }
 double count(const std::vector<View>& views) {
   double elements = 0;

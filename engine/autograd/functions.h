@@ -155,6 +155,12 @@ struct AttentionOptions {
 TensorPtr attention(Tape& tape, const TensorPtr& q, const TensorPtr& k, const TensorPtr& v, const Documents& documents,
                     const AttentionOptions& options);
 
+// trained: at most so many targets are not -1, where the host knows; -1: any number. A capture does not keep it, since
+// another run has other targets: Program::run says it.
+struct HeadOptions {
+  float softcap = 0;
+  int64_t trained = -1;
+};
 // The gradient of h, and of w, is computed together with the loss, while the logits of a chunk exist; so the loss has
 // to be the scalar that backward() starts from (weights belong into loss_scale), and w's gradient is added when this
 // runs.
@@ -163,8 +169,9 @@ struct HeadLoss {
   TensorPtr nll;   // [tokens] f32
 };
 HeadLoss lm_head_loss(Tape& tape, const TensorPtr& h, const TensorPtr& w, const TensorPtr& targets,
-                      const TensorPtr& loss_scale, float softcap);
+                      const TensorPtr& loss_scale, const HeadOptions& options);
 // The nll [tokens] f32 of each target (0 where that is -1), through which gradients flow to h alone: w is frozen.
-TensorPtr token_nll(Tape& tape, const TensorPtr& h, const TensorPtr& w, const TensorPtr& targets, float softcap);
+TensorPtr token_nll(Tape& tape, const TensorPtr& h, const TensorPtr& w, const TensorPtr& targets,
+                    const HeadOptions& options);
 
 }  // namespace qeng

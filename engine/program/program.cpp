@@ -5,6 +5,7 @@
 #include <map>
 
 #include "kernels/error.h"
+#include "kernels/lm_head.h"
 
 namespace qeng {
 
@@ -109,6 +110,8 @@ void Program::plan(Captured& captured) {
         view.data = static_cast<char*>(arena_->data) + life->offset +
                     (static_cast<char*>(view.data) - static_cast<char*>(life->buffer->data));
     });
+  for (size_t i = 0; i < ops_.size(); ++i)
+    if (std::holds_alternative<LmHeadLoss>(ops_[i].op)) heads_.push_back(i);
   captured.buffers.clear();
   for (const auto& stream : captured.streams) copies_.push_back({stream, {}});
   give_memory(captured.tensors);
@@ -140,37 +143,49 @@ void Program::give_memory(const std::vector<std::weak_ptr<Tensor>>& tensors) {
     if (const TensorPtr tensor = weak.lock()) move(tensor->view);
 }
 
-void Program::run() {
+// Its operations are set for the run.
+Program::Variant& Program::variant(int64_t trained) {
+  std::vector<int64_t> rows;
+  for (const size_t number : heads_) {
+    auto& head = std::get<LmHeadLoss>(ops_[number].op);
+    head.trained = head_rows(head.h.rows(), trained);
+    rows.push_back(head.trained);
+  }
+  return variants_[rows];
+}
+
+void Program::run(int64_t trained) {
+  Variant& variant = this->variant(trained);
   // Listeners see each operation. A device that records does so when all of them have run once, which makes it ready.
-  if (checked_ && !device_.listener()) {
-    if (!recording_) record();
-    if (recording_) {
-      recording_->replay();
+  if (variant.ran && !device_.listener()) {
+    if (!variant.recording) record(variant);
+    if (variant.recording) {
+      variant.recording->replay();
       for (const auto& [stream, copies] : copies_) stream->repeated(copies);
       return;
     }
   }
-  run_each();
+  run_each(variant);
 }
 
 // What recording seems to copy is what each replay copies.
-void Program::record() {
+void Program::record(Variant& variant) {
   for (auto& [stream, copies] : copies_) copies = stream->figures();
-  recording_ = device_.backend().record([this] { run_each(); });
+  variant.recording = device_.backend().record([&] { run_each(variant); });
   for (auto& [stream, copies] : copies_) {
     const StreamFigures after = stream->figures();
     const StreamFigures before = copies;
     copies.bytes = after.bytes - before.bytes, copies.fetches = after.fetches - before.fetches;
-    if (recording_) stream->repeated({.bytes = -copies.bytes, .fetches = -copies.fetches});
+    if (variant.recording) stream->repeated({.bytes = -copies.bytes, .fetches = -copies.fetches});
   }
 }
 
-void Program::run_each() {
+void Program::run_each(Variant& variant) {
   for (const LabelledOp& labelled : ops_) {
     device_.set_label(labelled.label);
     checked_ ? device_.repeat(labelled.op) : device_.run(labelled.op);
   }
-  if (!device_.listener()) checked_ = true;  // a listener may have kept operations from running
+  if (!device_.listener()) checked_ = variant.ran = true;  // a listener may have kept operations from running
   device_.set_label("");
 }
 

@@ -3,6 +3,7 @@
 // holds any more at the end is a temporary; temporaries share one arena, planned by the ops between first and last use.
 #pragma once
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,7 +23,10 @@ class Program {
   // gradients) hold the new values after each run().
   static std::unique_ptr<Program> capture(Device& device, const std::function<void()>& fn);
 
-  void run();
+  // trained: at most so many targets of each LmHeadLoss are not -1; -1: any number. It is rounded (kernels/lm_head.h),
+  // and a device that records keeps a recording for each value; all are of the same memory.
+  void run(int64_t trained = -1);
+  size_t variants() const { return variants_.size(); }  // values that it has run with
   Device& device() const { return device_; }
   const std::vector<LabelledOp>& ops() const { return ops_; }
   size_t arena_bytes() const { return arena_ ? arena_->bytes : 0; }
@@ -31,10 +35,16 @@ class Program {
 
  private:
   explicit Program(Device& device) : device_(device), keeps_(device.weak_from_this().lock()) {}
+  // What differs between runs.
+  struct Variant {
+    bool ran = false;  // to the end: what has run once can be recorded
+    std::unique_ptr<Recording> recording;
+  };
+  Variant& variant(int64_t trained);
   void plan(Captured& captured);
   void give_memory(const std::vector<std::weak_ptr<Tensor>>& tensors);
-  void record();
-  void run_each();
+  void record(Variant& variant);
+  void run_each(Variant& variant);
 
   Device& device_;
   std::shared_ptr<Device> keeps_;
@@ -43,13 +53,14 @@ class Program {
   std::shared_ptr<Buffer> arena_;
   size_t temporaries_ = 0;
   bool checked_ =
-      false;  // all of it has run to the end once: views do not change, so their shapes need no second check
-  std::unique_ptr<Recording> recording_;
+      false;       // all of it has run to the end once: views do not change, so their shapes need no second check
   struct Copies {  // of weights, that a replay makes
     std::shared_ptr<StreamedWeights> stream;
     StreamFigures figures;
   };
   std::vector<Copies> copies_;
+  std::vector<size_t> heads_;                         // numbers of its LmHeadLoss
+  std::map<std::vector<int64_t>, Variant> variants_;  // by the rows that these compute
 };
 
 // One line an op: block, name, its views with shapes, flops and bytes. The views are in the backend's memory.

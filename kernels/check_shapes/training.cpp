@@ -30,6 +30,9 @@ void check_shapes(const LmHeadLoss& op) {
   if (op.dw && !op.dh) fail("value", op.name, ": dw without dh: gradients are computed where dh is given");
   if (op.chunk < 1) fail("value", op.name, ": chunk is ", op.chunk, ", expected at least 1");
   if (!(op.softcap >= 0)) fail("value", op.name, ": softcap is ", op.softcap, ", expected 0 (none) or more");
+  if (op.trained < -1 || op.trained > tokens)
+    fail("value", op.name, ": trained is ", op.trained, ", expected at most the ", tokens,
+         " rows of h (-1: any number)");
   check.dtype("workspace", op.workspace, {DType::u8});
   const int64_t needed = lm_head_workspace(tokens, hidden, vocab, op.chunk, dtype);
   check.that(op.workspace.elements() >= needed, [&] {

@@ -27,6 +27,9 @@ void run(const LmHeadLoss& op, CpuContext& context) {
   int64_t trained = 0;
   for (int64_t t = 0; t < tokens; ++t)
     if (targets[t] >= 0) rows[trained++] = static_cast<int32_t>(t);
+  if (op.trained >= 0 && trained > op.trained)
+    fail("value", op.name, ": ", trained, " rows have a target, and at most ", op.trained,
+         " were expected: where targets were changed, say how many are trained, or leave that out");
 
   const int64_t element = static_cast<int64_t>(dtype_size(dtype)), row_bytes = hidden * element;
   char *h = base + parts.h, *dh = base + parts.dh;

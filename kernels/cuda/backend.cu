@@ -306,6 +306,9 @@ class CudaBackend : public Backend {
       case FaultKind::experts:
         fail("value", "first[", fault.place, "] is ", fault.value, "; expected ascending from 0 to at most the ",
              fault.limit, " rows");
+      case FaultKind::trained:
+        fail("value", "lm_head_loss: ", fault.value, " rows have a target, and at most ", fault.limit,
+             " were expected: where targets were changed, say how many are trained, or leave that out");
       default:
         fail("value", "document boundary ", fault.place, " is ", fault.value, "; expected ascending from 0 to at most ",
              fault.limit);

@@ -42,7 +42,8 @@ enum class FaultKind : int32_t {
   queries,
   length,
   index,
-  experts
+  experts,
+  trained
 };
 struct Fault {
   FaultKind kind;

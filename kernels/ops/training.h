@@ -11,9 +11,11 @@ namespace qeng {
 //   [dh] = loss_scale * (softmax(z) - onehot) W;   [dw] += loss_scale * (softmax(z) - onehot)^T h
 // softcap > 0: logits z become softcap * tanh(z / softcap) before (Gemma 2), and (softmax(z) - onehot) is multiplied by
 // 1 - (z / softcap)^2 of the capped ones.
-// Rows whose target is -1 are not trained: their nll and dh are 0 and their logits are never computed.
+// Rows whose target is -1 are not trained: their nll and dh are 0. Trained rows are gathered, in order, and computed
+// `chunk` at a time. A GPU, whose products have sizes that the host gives, computes as many rows as `trained` says, of
+// which those beyond the last trained one are 0 and add 0: the sums of dw are the same for any value.
 // h, dh: [tokens, hidden]   w: [vocab, hidden] of h's dtype, or without dw of a stored one as in Matmul
-// targets: [tokens] i32
+// targets: [tokens] i32   trained: at most so many are not -1, else Error("value"); -1: any number
 // loss_scale: [1] f32, read when the op runs
 // nll: [tokens] f32   loss: [1] f32   dw: [vocab, hidden] f32, absent where the head is frozen
 // workspace: u8 of at least lm_head_workspace(...) bytes. With dh absent only nll and loss are computed (evaluation).
@@ -22,6 +24,7 @@ struct LmHeadLoss {
   View h, w, targets, loss_scale, nll, loss, dh, dw, workspace;
   int chunk = 256;  // rows of logits held at once
   float softcap = 0;
+  int64_t trained = -1;
   template <class F>
   void views(F f) {
     f("h", h, Access::read), f("w", w, Access::read), f("targets", targets, Access::read),
@@ -31,8 +34,8 @@ struct LmHeadLoss {
     f("workspace", workspace, Access::write);
   }
 };
-// Bytes for: logits [chunk, vocab] in f32, gathered h and dh rows [tokens, hidden], trained row numbers [tokens] i32,
-// slack.
+// Bytes for: logits [chunk, vocab] in f32, gathered h and dh rows [tokens, hidden], trained row numbers and the places
+// of rows among them [tokens] i32 each, slack. They do not depend on `trained`.
 int64_t lm_head_workspace(int64_t tokens, int64_t hidden, int64_t vocab, int chunk, DType dtype);
 
 // out[i] = sum of x[i]^2, fixed order     x: tensors of any shape, f32   out: [number of tensors] f32

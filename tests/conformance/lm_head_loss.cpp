@@ -11,12 +11,14 @@ Op lm_head_loss(Draw& draw) {
   const DType weights = stored ? draw.stored_dtype(dtype) : dtype;
   const int64_t tokens = draw.size(40), vocab = draw.size(70),
                 hidden = is_block(weights) ? draw.row_length(weights, 256) : draw.size(40);
-  const double trained = draw.pick({0.0, 0.3, 0.8, 1.0});
+  const double share = draw.pick({0.0, 0.3, 0.8, 1.0});
+  int64_t trained = tokens;
   op.h = draw.tensor(dtype, {tokens, hidden});
   op.w = draw.tensor(weights, {vocab, hidden}, hidden > 64 ? 0.2 : 0.5);
   op.targets = draw.tokens(tokens, vocab);
   for (int64_t t = 0; t < tokens; ++t)
-    if (draw.uniform(0, 1) >= trained) encode(op.targets, t, -1);
+    if (draw.uniform(0, 1) >= share) encode(op.targets, t, -1), --trained;
+  if (draw.flip()) op.trained = draw.integer(trained, tokens);
   op.loss_scale = draw.values(DType::f32, {draw.uniform(0.01, 2)});
   op.nll = draw.empty(DType::f32, {tokens}), op.loss = draw.empty(DType::f32, {1});
   if (draw.integer(0, 3)) {

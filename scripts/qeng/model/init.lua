@@ -264,7 +264,8 @@ function Model:activations(input, places) return look.activations(self, input, p
 function Model:gradients() return look.gradients(self) end
 
 -- Tensors that hold one packed micro-batch. batch:load(micro_batch) and micro_batch.scale:fill(1 / trained tokens)
--- fill them.
+-- fill them. `trained`, which load sets, is how many targets are not -1, at most; nil: any number. A loss then computes
+-- no more rows than that, rounded up.
 function models.micro_batch(tokens, max_documents)
   return {
     tokens = q.zeros({ tokens }, "i32", "batch"), targets = q.zeros({ tokens }, "i32", "batch"),
@@ -292,7 +293,7 @@ function Model:loss(micro_batch, length)
   local balance = wanted and {} or nil
   local hidden, residual, seq = hidden_of(self, micro_batch, length, balance)
   local loss, nll = q.block("head", q.lm_head_loss, hidden, self.head, micro_batch.targets, micro_batch.scale,
-    { softcap = self.config.logit_softcap })
+    { softcap = self.config.logit_softcap, trained = micro_batch.trained })
   local drafts
   if head and head.weight > 0 then
     seq.balance = nil  -- of the model's own experts
@@ -315,7 +316,7 @@ end
 function Model:logprobs(packed, length)
   if not self.head:requires_grad() then
     return -q.block("head", q.token_nll, hidden_of(self, packed, length), self.head, packed.targets,
-      { softcap = self.config.logit_softcap })
+      { softcap = self.config.logit_softcap, trained = packed.trained })
   end
   local logits = self:packed_logits(packed, length)
   local picked = q.where(packed.targets:unsqueeze(2):eq(q.arange(logits:shape()[2])), logits, 0):sum(-1)

@@ -163,7 +163,7 @@ function Head:losses(hidden, batch, seq, weight)
     targets = q.concat({ none, next_of(targets):unsqueeze(2) }, 2):gather(2, same):reshape { targets:elements() }
     hidden = q.block("mtp", self.forward, self, hidden, tokens, seq)
     local loss, nll = q.block("mtp", q.lm_head_loss, hidden, self.head, targets, scale,
-      { softcap = self.config.logit_softcap })
+      { softcap = self.config.logit_softcap, trained = batch.trained })  -- which are fewer with each step
     losses[step], first = loss, first or nll
   end
   return losses, first

@@ -143,7 +143,7 @@ end
 function convert.teach(teacher, opt)
   local rows = 64  -- of logits at a time
   return function(micro_batch, number)
-    local targets = micro_batch.targets:table()
+    local targets, trained = micro_batch.targets:table(), 0
     local sampler = q.sampler { temperature = opt.temperature or 1, seed = (opt.seed or 0) * 1000003 + number }
     q.no_grad(q.scope, function()
       local seq = { positions = micro_batch.positions, cu_q = micro_batch.cu_q }
@@ -153,11 +153,14 @@ function convert.teach(teacher, opt)
         local count = math.min(rows, #targets - first)
         local logits = nn.softcap(q.linear(hidden:rows(first, count), teacher.head, { out = "f32" }), teacher.config)
         for i = 0, count - 1 do
-          if targets[first + i + 1] >= 0 then targets[first + i + 1] = sampler:next(logits:rows(i, 1)) end
+          if targets[first + i + 1] >= 0 then
+            targets[first + i + 1], trained = sampler:next(logits:rows(i, 1)), trained + 1
+          end
         end
       end
     end)
     micro_batch.targets:set(targets)
+    micro_batch.trained = trained
   end
 end
 

@@ -189,7 +189,7 @@ function ab:run(way, seed, steps)
     micro_batch.scale:fill(1 / math.max(info.trained_tokens, 1))
     q.rng_step(step)
     program = program or pass.capture(model, micro_batch, { row_tokens = opt.row_tokens })
-    program:run()
+    program:run(info.trained_tokens)
     optimizer:step { clip = 1 }
     losses[step] = program.loss:item()
     real = real + info.real_tokens

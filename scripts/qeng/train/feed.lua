@@ -66,7 +66,10 @@ end
 function Feed:load(i)
   local number = self.first + i - 1
   self.taken[i]:load(self.micro_batch)
-  if self.opt.on_batch then self.opt.on_batch(self.micro_batch, number) end
+  if self.opt.on_batch then
+    self.micro_batch.trained = nil  -- it may train other tokens
+    self.opt.on_batch(self.micro_batch, number)
+  end
   q.rng_step(number)
 end
 

@@ -10,7 +10,8 @@
 --   bits          q.inertia or q.phases of a one-bit model
 --   scale_rate    its row scales' share of lr (0.3)
 --   optim         the name of an optimizer of q.optim ("adamw")
---   on_batch      function(micro_batch, number): may change the loaded tensors of a micro-batch
+--   on_batch      function(micro_batch, number): may change the loaded tensors of a micro-batch, and may say in its
+--                 field `trained` how many targets are not -1
 --   long          "auto", "split", "truncate" or "drop": documents longer than a row (PacketFile:batches)
 --   eval_data     PacketFile: held out instead of a share of data
 --   patience      evaluations without a lower loss that end the run (0: none)

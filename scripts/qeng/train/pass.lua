@@ -28,7 +28,8 @@ function pass.capture(model, micro_batch, opt)
   return self
 end
 
-function Program:run() self.program:run() end
+-- trained: how many targets of what lies there are trained, at most; nil: any number.
+function Program:run(trained) self.program:run { trained = trained } end
 
 function Program:free()
   self.program:free()
@@ -81,7 +82,7 @@ local function add(self, i, micro_batch, dst)
     program = pass.capture(run.model, micro_batch, { row_tokens = opt.row_tokens, frozen = frozen, nll = run.several })
     self.programs[dst] = program
   end
-  program:run()
+  program:run(micro_batch.trained)
   take(program.loss, program.nll, program.balance, program.drafts)
 end
 
@@ -135,7 +136,7 @@ end
 -- A table of where a captured pass spends its time, or nil.
 function Pass:profile()
   local _, program = next(self.programs)
-  return program and tostring(program.program:profile())
+  return program and tostring(program.program:profile { trained = self.run.feed.micro_batch.trained })
 end
 
 return pass
