@@ -8,8 +8,14 @@ void grouped_rows(const GroupedMatmul& op, const Experts& experts, CudaContext& 
   const int64_t n = op.y.columns(), k = op.x.columns();
   const auto row_bytes = static_cast<int64_t>(dtype_bytes(op.w.dtype, k));
   g.expert_bytes = n * row_bytes;
-  g.p.weight[g.p.count++] = {
-      op.w.data, op.bias.data, nullptr, op.y.data, n, op.bias.dtype == DType::f32, op.y.dtype == DType::f32};
+  g.p.weight[g.p.count++] = {op.w.data,
+                             op.bias.data,
+                             nullptr,
+                             op.y.data,
+                             n,
+                             op.bias.dtype == DType::f32,
+                             op.y.dtype == DType::f32,
+                             n % 8 == 0 && aligned(op.y.data, 16)};
   g.p.rows = op.x.rows(), g.p.k = k, g.p.alpha = 1, g.p.acc = op.acc;
   g.p.x = op.x.data, g.p.x_f32 = op.x.dtype == DType::f32;
   g.p.vectors = row_bytes % 16 == 0 && aligned(op.w.data, 16);

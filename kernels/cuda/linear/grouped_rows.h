@@ -34,6 +34,8 @@ __device__ inline void clear_rows(const GroupedProducts& g, const ExpertRows& of
 
 // Whether there are so few rows that most of them are alone with their expert.
 inline bool mostly_single(const Experts& x) { return x.rows <= x.count; }
+// Rows of an expert where all have as many.
+inline int64_t rows_of_expert(const Experts& x) { return ceil_div(x.rows, x.count); }
 
 void grouped_rows(const GroupedMatmul& op, const Experts& experts, CudaContext& context);
 // Its kernels, for weights of `dtype`: floats (row_dense.cu), block formats (row_blocks.cu).

@@ -148,7 +148,7 @@ void dense_products(const char* name, const RowProducts& p, DType dtype, CudaCon
   if (suits_tensor_cores(p, dtype)) {
     RowProducts bf16_rows = p;
     if (p.x_f32 || !aligned(p.x, 16)) bf16_rows.x = copy_rows(p, context);
-    return suits_row_wgmma(p, context) ? row_wgmma(bf16_rows, context) : row_mma(bf16_rows, context);
+    return suits_row_wgmma(p, context) ? row_wgmma(name, bf16_rows, context) : row_mma(name, bf16_rows, context);
   }
   for_types(dtype, p.x_f32, [&](auto* w, auto* x) {
     launch_dense<std::remove_pointer_t<decltype(w)>, std::remove_pointer_t<decltype(x)>>(name, p, context);
@@ -156,6 +156,11 @@ void dense_products(const char* name, const RowProducts& p, DType dtype, CudaCon
 }
 
 void grouped_dense(const char* name, const GroupedProducts& g, DType dtype, CudaContext& context) {
+  if (suits_tensor_cores(g.p, dtype)) {
+    GroupedProducts bf16_rows = g;
+    if (g.p.x_f32 || !aligned(g.p.x, 16)) bf16_rows.p.x = copy_rows(g.p, context);
+    return suits_row_wgmma(g.p, context) ? row_wgmma(name, bf16_rows, context) : row_mma(name, bf16_rows, context);
+  }
   for_types(dtype, g.p.x_f32, [&](auto* w, auto* x) {
     launch_grouped<std::remove_pointer_t<decltype(w)>, std::remove_pointer_t<decltype(x)>>(name, g, context);
   });

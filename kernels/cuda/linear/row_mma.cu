@@ -1,4 +1,4 @@
-// RowLinear by bf16 weights and mma.m16n8k16, for all GPUs: each thread block makes a tile of y, whose stages arrive in
+// RowLinear, and GroupedMatmul apart, by bf16 weights and mma.m16n8k16, for all GPUs: each thread block makes a tile of y, whose stages arrive in
 // a ring of shared memory while others are multiplied.
 #include "kernels/cuda/attention/attention_mma.h"
 #include "kernels/cuda/linear/row_tensor.h"
@@ -35,11 +35,15 @@ struct MmaTile {
   }
 };
 
-template <int kWeights, int kRows, int kDown, int kAcross, int kStages>
-__global__ void __launch_bounds__(kDown* kAcross* kWarp) row_mma_kernel(RowProducts p, int64_t across) {
+template <class Products, int kWeights, int kRows, int kDown, int kAcross, int kStages>
+__global__ void __launch_bounds__(kDown* kAcross* kWarp)
+    row_mma_kernel(const __grid_constant__ Products products, int64_t across) {
   using T = MmaTile<kWeights, kRows, kDown, kAcross, kStages>;
-  const RowPlace place = RowTiles<kWeights, kRows>::place(p, across, blockIdx.x);
-  const RowWeight& weight = p.weight[place.weight];
+  const RowProducts& p = products_of(products);
+  if (blockIdx.x == 0) check_rows(products);
+  const RowTile tile = RowTiles<kWeights, kRows>::tile(products, across, blockIdx.x);
+  if (tile.rows == 0) return;
+  if (tile.unclaimed) return clear_tile<kWeights, T::kThreads>(p, tile, static_cast<int>(threadIdx.x));
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const int down = warp / kAcross * T::kHigh * 16, over = warp % kAcross * T::kWide * 16;
   const int lane_w = lane_offset<typename T::Weights>(), lane_x = lane_offset<typename T::Rows>();
@@ -48,10 +52,10 @@ __global__ void __launch_bounds__(kDown* kAcross* kWarp) row_mma_kernel(RowProdu
   const auto fetch = [&](int64_t k, int stage) {
     char* to = shared + stage * T::kStage;
     if (k < p.k) {
-      T::template fetch<typename T::Weights, kWeights>(to, static_cast<const bf16*>(weight.w), place.first_j, weight.n,
-                                                       k, p.k);
-      T::template fetch<typename T::Rows, kRows>(to + T::Weights::kBytes, static_cast<const bf16*>(p.x),
-                                                 place.first_row, p.rows, k, p.k);
+      T::template fetch<typename T::Weights, kWeights>(to, static_cast<const bf16*>(tile.weight.w), tile.first_j,
+                                                       tile.weight.n, k, p.k);
+      T::template fetch<typename T::Rows, kRows>(to + T::Weights::kBytes, static_cast<const bf16*>(p.x), tile.first_row,
+                                                 tile.first_row + tile.rows, k, p.k);
     }
     ptx::cp_async_commit();
   };
@@ -92,29 +96,35 @@ __global__ void __launch_bounds__(kDown* kAcross* kWarp) row_mma_kernel(RowProdu
       for (int e = 0; e < 4; ++e)
         to[(over + 8 * n + 2 * t + e % 2) * T::kPitch + down + 16 * i + g + e / 2 * 8] = sums[i][n][e];
   __syncthreads();
-  write_sums<kWeights, T::kThreads>(p, weight, to, T::kPitch, place.first_row, kRows, place.first_j,
-                                    static_cast<int>(threadIdx.x));
+  write_sums<kWeights, T::kThreads>(p, tile, to, T::kPitch, 0, kRows, tile.first_j, static_cast<int>(threadIdx.x));
 }
 
-template <int kWeights, int kRows, int kDown, int kAcross, int kStages>
-void queue(const RowProducts& p, CudaContext& context) {
+template <int kWeights, int kRows, int kDown, int kAcross, int kStages, class Products>
+void queue(const char* name, const Products& products, CudaContext& context) {
   using T = MmaTile<kWeights, kRows, kDown, kAcross, kStages>;
   using Tiles = RowTiles<kWeights, kRows>;
-  QENG_LAUNCH(context, (row_mma_kernel<kWeights, kRows, kDown, kAcross, kStages>),
-              dim3(static_cast<unsigned>(Tiles::count(p))), dim3(T::kThreads), T::kShared, p, Tiles::across(p));
+  QENG_LAUNCH(context, (row_mma_kernel<Products, kWeights, kRows, kDown, kAcross, kStages>),
+              dim3(static_cast<unsigned>(Tiles::count(name, products))), dim3(T::kThreads), T::kShared, products,
+              Tiles::across(products));
+}
+
+// Few rows: small blocks, of which several share a multiprocessor, so that the memory is kept busy; 5 stages of 6 KB.
+// Many: 16 products of a warp for 6 reads of shared memory, and three stages, the most that 99 KB hold.
+template <class Products>
+void by_rows(const char* name, const Products& products, int64_t rows, CudaContext& context) {
+  if (rows <= 16)
+    queue<32, 16, 2, 1, 5>(name, products, context);
+  else if (rows <= 64)
+    queue<64, 64, 4, 1, 4>(name, products, context);
+  else
+    queue<128, 128, 4, 2, 3>(name, products, context);
 }
 
 }  // namespace
 
-// Few rows: small blocks, of which several share a multiprocessor, so that the memory is kept busy; 5 stages of 6 KB.
-// Many: 16 products of a warp for 6 reads of shared memory, and three stages, the most that 99 KB hold.
-void row_mma(const RowProducts& p, CudaContext& context) {
-  if (p.rows <= 16)
-    queue<32, 16, 2, 1, 5>(p, context);
-  else if (p.rows <= 64)
-    queue<64, 64, 4, 1, 4>(p, context);
-  else
-    queue<128, 128, 4, 2, 3>(p, context);
+void row_mma(const char* name, const RowProducts& p, CudaContext& context) { by_rows(name, p, p.rows, context); }
+void row_mma(const char* name, const GroupedProducts& g, CudaContext& context) {
+  by_rows(name, g, rows_of_expert(g.experts), context);
 }
 
 }  // namespace qeng

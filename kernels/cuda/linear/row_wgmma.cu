@@ -1,4 +1,4 @@
-// RowLinear by bf16 weights on Hopper: wgmma and TMA. The last warp of a block fetches stages of weights and of x into a
+// RowLinear, and GroupedMatmul apart, by bf16 weights on Hopper: wgmma and TMA. The last warp of a block fetches stages of weights and of x into a
 // ring of shared memory, a tile of y after another and without waiting for its end; each warpgroup before it multiplies
 // 64 rows of the weight by the tile's rows of x.
 #include "kernels/cuda/linear/row_tensor.h"
@@ -35,32 +35,35 @@ struct RowMaps {
   TensorMap weight[kMostWeights], x;
 };
 
-template <int kGroups, int kWeights, int kRows>
-__device__ __forceinline__ void fetch(const RowMaps& maps, const RowProducts& p, int64_t across, int64_t tiles) {
+template <int kGroups, int kWeights, int kRows, class Products>
+__device__ __forceinline__ void fetch(const RowMaps& maps, const Products& products, int64_t across, int64_t tiles) {
   using T = WgmmaTile<kGroups, kWeights, kRows>;
+  const int64_t depth = products_of(products).k;
   char* const shared = shared_memory();
   uint64_t *const full = reinterpret_cast<uint64_t*>(shared + T::kBarriersAt), *const empty = full + T::kStages;
   Ring<T::kStages> turn;
   for (int64_t number = blockIdx.x; number < tiles; number += gridDim.x) {
-    const RowPlace place = RowTiles<kGroups * kWeights, kRows>::place(p, across, number);
-    const TensorMap* weight = maps.weight + place.weight;
-    for (int64_t k = 0; k < p.k; k += kTensorDepth, turn.next()) {
+    const RowTile tile = RowTiles<kGroups * kWeights, kRows>::tile(products, across, number);
+    if (tile.rows == 0 || tile.unclaimed) continue;
+    const TensorMap* weight = maps.weight + tile.map;
+    for (int64_t k = 0; k < depth; k += kTensorDepth, turn.next()) {
       char* const to = shared + turn.stage * T::kStage;
       uint64_t* const barrier = full + turn.stage;
       ptx::mbarrier_wait(empty + turn.stage, turn.parity ^ 1);
       ptx::mbarrier_arrive_expect(barrier, T::kArriving);
       for (int group = 0; group < kGroups; ++group)
         ptx::tma_load(to + group * T::kWeightBytes, weight, static_cast<int>(k), 0,
-                      static_cast<int>(place.first_j) + group * kWeights, barrier);
-      ptx::tma_load(to + kGroups * T::kWeightBytes, &maps.x, static_cast<int>(k), 0, static_cast<int>(place.first_row),
+                      static_cast<int>(tile.map_row) + group * kWeights, barrier);
+      ptx::tma_load(to + kGroups * T::kWeightBytes, &maps.x, static_cast<int>(k), 0, static_cast<int>(tile.first_row),
                     barrier);
     }
   }
 }
 
-template <int kGroups, int kWeights, int kRows>
-__device__ __forceinline__ void multiply(const RowProducts& p, int64_t across, int64_t tiles) {
+template <int kGroups, int kWeights, int kRows, class Products>
+__device__ __forceinline__ void multiply(const Products& products, int64_t across, int64_t tiles) {
   using T = WgmmaTile<kGroups, kWeights, kRows>;
+  const RowProducts& p = products_of(products);
   char* const shared = shared_memory();
   uint64_t *const full = reinterpret_cast<uint64_t*>(shared + T::kBarriersAt), *const empty = full + T::kStages;
   const int group = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kGroup, 0);
@@ -69,7 +72,12 @@ __device__ __forceinline__ void multiply(const RowProducts& p, int64_t across, i
   float* const out = reinterpret_cast<float*>(shared + T::kSumsAt + group * T::kSums);
   Ring<T::kStages> turn;
   for (int64_t number = blockIdx.x; number < tiles; number += gridDim.x) {
-    const RowPlace place = RowTiles<kGroups * kWeights, kRows>::place(p, across, number);
+    const RowTile tile = RowTiles<kGroups * kWeights, kRows>::tile(products, across, number);
+    if (tile.rows == 0) continue;
+    if (tile.unclaimed) {
+      clear_tile<kGroups * kWeights, kGroups * kGroup>(p, tile, static_cast<int>(threadIdx.x));
+      continue;
+    }
     float sum[kRows / 2];
     int before = -1;  // the stage whose products may be under way
     for (int64_t k = 0; k < p.k; k += kTensorDepth, turn.next()) {
@@ -89,7 +97,6 @@ __device__ __forceinline__ void multiply(const RowProducts& p, int64_t across, i
     ptx::wgmma_wait<0>(sum);
     release(empty + before);
 
-    const RowWeight& weight = p.weight[place.weight];
 #pragma unroll
     for (int pass = 0; pass < kRows; pass += T::kSumRows) {
       ptx::barrier_sync(1 + group, kGroup);  // the sums before are written
@@ -97,19 +104,19 @@ __device__ __forceinline__ void multiply(const RowProducts& p, int64_t across, i
       for (int i = 0; i < T::kSumRows / 2; ++i)
         out[(i / 4 * 8 + column + i % 2) * T::kPitch + row + i / 2 % 2 * 8] = sum[pass / 2 + i];
       ptx::barrier_sync(1 + group, kGroup);
-      write_sums<kWeights, kGroup>(p, weight, out, T::kPitch, place.first_row + pass, T::kSumRows,
-                                   place.first_j + group * kWeights, thread);
+      write_sums<kWeights, kGroup>(p, tile, out, T::kPitch, pass, T::kSumRows, tile.first_j + group * kWeights, thread);
     }
   }
 }
 
-template <int kGroups, int kWeights, int kRows>
+template <class Products, int kGroups, int kWeights, int kRows>
 __global__ void __launch_bounds__(WgmmaTile<kGroups, kWeights, kRows>::kThreads, 1)
-    row_wgmma_kernel(const __grid_constant__ RowMaps maps, const __grid_constant__ RowProducts p, int64_t across,
+    row_wgmma_kernel(const __grid_constant__ RowMaps maps, const __grid_constant__ Products products, int64_t across,
                      int64_t tiles) {
 #if QENG_SM90
   using T = WgmmaTile<kGroups, kWeights, kRows>;
   char* const shared = shared_memory();
+  if (blockIdx.x == 0) check_rows(products);
   if (threadIdx.x == 0) {
     uint64_t* const full = reinterpret_cast<uint64_t*>(shared + T::kBarriersAt);
     init_ring(full, full + T::kStages, T::kStages, kGroups * kGroup / kWarp);
@@ -125,10 +132,10 @@ __global__ void __launch_bounds__(WgmmaTile<kGroups, kWeights, kRows>::kThreads,
   __syncthreads();
   if (threadIdx.x < kGroups * kGroup) {
     if constexpr (T::kMany) ptx::registers_take<232>();
-    multiply<kGroups, kWeights, kRows>(p, across, tiles);
+    multiply<kGroups, kWeights, kRows>(products, across, tiles);
   } else {
     if constexpr (T::kMany) ptx::registers_give<40>();
-    if (threadIdx.x == kGroups * kGroup) fetch<kGroups, kWeights, kRows>(maps, p, across, tiles);
+    if (threadIdx.x == kGroups * kGroup) fetch<kGroups, kWeights, kRows>(maps, products, across, tiles);
   }
 #else
   __trap();
@@ -141,16 +148,27 @@ View matrix(const void* data, int64_t rows, int64_t k) {
   return view;
 }
 
-template <int kGroups, int kWeights, int kRows>
-void queue(const RowProducts& p, CudaContext& context) {
+template <int kGroups, int kWeights, int kRows, class Products>
+void queue(const char* name, const Products& products, int64_t experts, CudaContext& context) {
   using T = WgmmaTile<kGroups, kWeights, kRows>;
   using Tiles = RowTiles<kGroups * kWeights, kRows>;
+  const RowProducts& p = products_of(products);
   RowMaps maps{};
-  for (int i = 0; i < p.count; ++i) maps.weight[i] = panel_map(matrix(p.weight[i].w, p.weight[i].n, p.k), kWeights);
+  for (int i = 0; i < p.count; ++i)
+    maps.weight[i] = panel_map(matrix(p.weight[i].w, experts * p.weight[i].n, p.k), kWeights);
   maps.x = panel_map(matrix(p.x, p.rows, p.k), kRows);
-  const int64_t tiles = Tiles::count(p), grid = std::min<int64_t>(tiles, context.multiprocessors);
-  QENG_LAUNCH(context, (row_wgmma_kernel<kGroups, kWeights, kRows>), dim3(static_cast<unsigned>(grid)),
-              dim3(T::kThreads), T::kShared, maps, p, Tiles::across(p), tiles);
+  const int64_t tiles = Tiles::count(name, products), grid = std::min<int64_t>(tiles, context.multiprocessors);
+  QENG_LAUNCH(context, (row_wgmma_kernel<Products, kGroups, kWeights, kRows>), dim3(static_cast<unsigned>(grid)),
+              dim3(T::kThreads), T::kShared, maps, products, Tiles::across(products), tiles);
+}
+
+// Few rows are a matter of memory: half as many weights to a tile where else multiprocessors would be left over.
+template <int kRows, class Products>
+void few_rows(const char* name, const Products& products, int64_t experts, CudaContext& context) {
+  if (RowTiles<64, kRows>::count(name, products) < context.multiprocessors)
+    queue<1, 32, kRows>(name, products, experts, context);
+  else
+    queue<1, 64, kRows>(name, products, experts, context);
 }
 
 }  // namespace
@@ -161,26 +179,26 @@ bool suits_row_wgmma(const RowProducts& p, const CudaContext& context) {
   return suits;
 }
 
-// Few rows are a matter of memory: half as many weights to a tile where else multiprocessors would be left over. Many
-// rows: tiles of 256, which read a weight half as often, unless more than an eighth of them would be empty.
-void row_wgmma(const RowProducts& p, CudaContext& context) {
-  const int64_t at_once = context.multiprocessors;
-  const auto few = [&](auto rows) {
-    constexpr int kRows = decltype(rows)::value;
-    if (RowTiles<64, kRows>::count(p) < at_once)
-      queue<1, 32, kRows>(p, context);
-    else
-      queue<1, 64, kRows>(p, context);
-  };
+// Many rows: tiles of 256, which read a weight half as often, unless more than an eighth of them would be empty.
+void row_wgmma(const char* name, const RowProducts& p, CudaContext& context) {
   const auto padded = [&](int64_t rows) { return ceil_div(p.rows, rows) * rows; };
   if (p.rows <= 16)
-    few(std::integral_constant<int, 16>());
+    few_rows<16>(name, p, 1, context);
   else if (p.rows <= 64)
-    few(std::integral_constant<int, 64>());
+    few_rows<64>(name, p, 1, context);
   else if (8 * padded(256) <= 9 * padded(128))
-    queue<2, 64, 256>(p, context);
+    queue<2, 64, 256>(name, p, 1, context);
   else
-    queue<2, 64, 128>(p, context);
+    queue<2, 64, 128>(name, p, 1, context);
+}
+void row_wgmma(const char* name, const GroupedProducts& g, CudaContext& context) {
+  const int64_t rows = rows_of_expert(g.experts);
+  if (rows <= 16)
+    few_rows<16>(name, g, g.experts.count, context);
+  else if (rows <= 64)
+    few_rows<64>(name, g, g.experts.count, context);
+  else
+    queue<2, 64, 128>(name, g, g.experts.count, context);
 }
 
 }  // namespace qeng
