@@ -169,79 +169,86 @@ __device__ void multiply_blocks(const RowProducts& p, const RowWeight& weight, i
   for (int w = 0; w < kWeights; ++w) odd[w] = (ring.begin[w] + mine * static_cast<int>(sizeof(Block))) & 2;
 
   float sum = 0;
-  // Blocks base .. base + kBlocks, some of which are missing where they are not `whole`.
-  const auto use = [&](auto whole, const char* stage, int base) {
+  // Blocks from base + step on, one for each part of it; some are missing where they are not `whole`.
+  const auto use_step = [&](auto whole, const char* stage, int base, int step) {
     constexpr bool kWhole = decltype(whole)::value;
+    const bool real = kWhole || base + step + mine < count;
+    const int at = real ? step : -mine, x_at = at * Block::kElements;  // a lane without a block takes the first
+    const auto block = [&](int begin) -> const Block& {
+      return *reinterpret_cast<const Block*>(stage + begin + (mine + at) * static_cast<int>(sizeof(Block)));
+    };
+    int dot[kValues] = {};
+    [[maybe_unused]] int less[kValues] = {};
+    const auto multiply = [&](const halves::Part& w, const halves::PartOfX& x, int v) {
+      dot[v] = halves::dot_part<Block>(w, x);
+      if constexpr (halves::kMinima<Block>) less[v] = halves::less_of<Block>(w, x);
+    };
+    const auto read = [&](int r, halves::PartOfX& x) {
+      halves::read_x(block(ring.begin[0]), part, codes + r * k + x_at, x_sums + (r * k + x_at) / kSumStep, x);
+    };
+    if constexpr (kRows == 1) {
+      halves::PartOfX x;
+      read(0, x);
 #pragma unroll
-    for (int step = 0; step < S::kBlocks; step += S::kStep) {
-      if (!kWhole && base + step >= count) break;
-      const bool real = kWhole || base + step + mine < count;
-      const int at = real ? step : -mine, x_at = at * Block::kElements;  // a lane without a block takes the first
-      const auto block = [&](int begin) -> const Block& {
-        return *reinterpret_cast<const Block*>(stage + begin + (mine + at) * static_cast<int>(sizeof(Block)));
-      };
-      int dot[kValues] = {};
-      [[maybe_unused]] int less[kValues] = {};
-      const auto multiply = [&](const halves::Part& w, const halves::PartOfX& x, int v) {
-        dot[v] = halves::dot_part<Block>(w, x);
-        if constexpr (halves::kMinima<Block>) less[v] = halves::less_of<Block>(w, x);
-      };
-      const auto read = [&](int r, halves::PartOfX& x) {
-        halves::read_x(block(ring.begin[0]), part, codes + r * k + x_at, x_sums + (r * k + x_at) / kSumStep, x);
-      };
-      if constexpr (kRows == 1) {
-        halves::PartOfX x;
-        read(0, x);
-#pragma unroll
-        for (int w = 0; w < kWeights; ++w) {
-          halves::Part of_block;
-          halves::cut_part(block(ring.begin[w]), part, odd[w], of_block);
-          multiply(of_block, x, w);
-        }
-      } else {
+      for (int w = 0; w < kWeights; ++w) {
         halves::Part of_block;
-        halves::cut_part(block(ring.begin[0]), part, odd[0], of_block);
-#pragma unroll
-        for (int r = 0; r < kRows; ++r) {
-          if (r >= rows) continue;
-          halves::PartOfX x;
-          read(r, x);
-          multiply(of_block, x, r);
-        }
+        halves::cut_part(block(ring.begin[w]), part, odd[w], of_block);
+        multiply(of_block, x, w);
       }
-      float product;
-      if constexpr (kTogether) {  // of one value, that of the lane
-        if (!real)
+    } else {
+      halves::Part of_block;
+      halves::cut_part(block(ring.begin[0]), part, odd[0], of_block);
 #pragma unroll
-          for (int v = 0; v < kValues; ++v) dot[v] = less[v] = 0;
-        const int total = share_sums(dot);
-        [[maybe_unused]] int total_less = 0;
-        if constexpr (halves::kMinima<Block>) total_less = share_sums(less);
-        constexpr int kBehind = Block::kElements < kSpan ? 1 : 0;  // blocks of a span may be missing, but for its first
-        const int back = kBehind * (lane % kSpanLanes);
-        const bool some = kWhole || base + step + mine - back < count;
-        const float d = some ? scales[(own_row * k + step * Block::kElements) / kScaleStep - back] : 0.0f;
-        const Block& of = block(own_begin);
+      for (int r = 0; r < kRows; ++r) {
+        if (r >= rows) continue;
+        halves::PartOfX x;
+        read(r, x);
+        multiply(of_block, x, r);
+      }
+    }
+    float product;
+    if constexpr (kTogether) {  // of one value, that of the lane
+      if (!real)
+#pragma unroll
+        for (int v = 0; v < kValues; ++v) dot[v] = less[v] = 0;
+      const int total = share_sums(dot);
+      [[maybe_unused]] int total_less = 0;
+      if constexpr (halves::kMinima<Block>) total_less = share_sums(less);
+      constexpr int kBehind = Block::kElements < kSpan ? 1 : 0;  // blocks of a span may be missing, but for its first
+      const int back = kBehind * (lane % kSpanLanes);
+      const bool some = kWhole || base + step + mine - back < count;
+      const float d = some ? scales[(own_row * k + step * Block::kElements) / kScaleStep - back] : 0.0f;
+      const Block& of = block(own_begin);
+      if constexpr (halves::kMinima<Block>)
+        product = block_product(halves::factor_of(of), d, total, halves::minimum_of(of), total_less);
+      else
+        product = block_product(halves::factor_of(of), d, total);
+      if (!some) product = 0;
+    } else {
+      float products[kValues];
+#pragma unroll
+      for (int v = 0; v < kValues; ++v) {
+        const Block& of = block(ring.begin[kWeights == 1 ? 0 : v]);
+        const float d = scales[((kRows == 1 || v >= rows ? 0 : v * k) + x_at) / kScaleStep + part];
         if constexpr (halves::kMinima<Block>)
-          product = block_product(halves::factor_of(of), d, total, halves::minimum_of(of), total_less);
+          products[v] = block_product(halves::factor_of(of), d, dot[v], halves::minimum_of(of), less[v]);
         else
-          product = block_product(halves::factor_of(of), d, total);
-        if (!some) product = 0;
-      } else {
-        float products[kValues];
-#pragma unroll
-        for (int v = 0; v < kValues; ++v) {
-          const Block& of = block(ring.begin[kWeights == 1 ? 0 : v]);
-          const float d = scales[((kRows == 1 || v >= rows ? 0 : v * k) + x_at) / kScaleStep + part];
-          if constexpr (halves::kMinima<Block>)
-            products[v] = block_product(halves::factor_of(of), d, dot[v], halves::minimum_of(of), less[v]);
-          else
-            products[v] = block_product(halves::factor_of(of), d, dot[v]);
-          if (!real) products[v] = 0;
-        }
-        product = share_sums(products);
+          products[v] = block_product(halves::factor_of(of), d, dot[v]);
+        if (!real) products[v] = 0;
       }
-      sum = __fadd_rn(sum, product);
+      product = share_sums(products);
+    }
+    sum = __fadd_rn(sum, product);
+  };
+  const auto use = [&](auto whole, const char* stage, int base) {
+    const auto missing = [&](int step) { return !decltype(whole)::value && base + step >= count; };
+    if constexpr (kRows == 1) {
+#pragma unroll
+      for (int step = 0; step < S::kBlocks; step += S::kStep)
+        if (!missing(step)) use_step(whole, stage, base, step);
+    } else {
+#pragma unroll 1  // eight rows of x leave no registers for more
+      for (int step = 0; step < S::kBlocks && !missing(step); step += S::kStep) use_step(whole, stage, base, step);
     }
     codes += S::kBlocks * Block::kElements;
     x_sums += S::kBlocks * Block::kElements / kSumStep;
