@@ -32,6 +32,22 @@ void multiply_codes(CodesMultiply& slot, Site site) {
       site);
 }
 
+inline void multiply_bits(CodesMultiply& slot, Site site) {
+  meet_warp(
+      "mma.b1", ~0u, slot,
+      [](CodesMultiply* const* slots) {
+        for (int lane = 0; lane < 32; ++lane)
+          for (int i = 0; i < 4; ++i) {
+            const int row = lane / 4, column = lane % 4 * 2 + i % 2;
+            for (int word = 0; word < 8; ++word) {
+              const uint32_t a = slots[4 * row + word % 4]->a[word / 4 * 2 + i / 2];
+              slots[lane]->c[i] += __builtin_popcount(a & slots[4 * column + word % 4]->b[word / 4]);
+            }
+          }
+      },
+      site);
+}
+
 }  // namespace emulator
 
 namespace qeng {
@@ -48,6 +64,11 @@ inline void mma_int8(int (&c)[4], const uint32_t (&a)[2], const uint32_t (&b)[1]
   emulator::multiply_codes<16>(slot, site);
 }
 
+inline void mma_bits(int (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+                     emulator::Site site = emulator::Site::current()) {
+  emulator::CodesMultiply slot{c, a, b};
+  emulator::multiply_bits(slot, site);
+}
 inline int dp4a_unsigned(uint32_t a, int b, int sum) {
   for (int i = 0; i < 4; ++i) sum += static_cast<uint8_t>(a >> (8 * i)) * static_cast<int8_t>(b >> (8 * i));
   return sum;

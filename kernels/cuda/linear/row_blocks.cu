@@ -30,7 +30,11 @@ template <class Block, int kRows>
 constexpr int kWeightRows = kRows > 1 || kDigits<Block> ? 1 : 4;
 template <class Block>
 constexpr int kManyWeightRows = halves::kEvenParts<Block> || halves::kDoubled<Block> ? 8 : kWeightRows<Block, 1>;
+#ifdef QENG_EMULATED
+constexpr int64_t kManyRows = 24;  // so that tests have both
+#else
 constexpr int64_t kManyRows = 8192;
+#endif
 
 template <class Block>
 struct Stage {
@@ -321,6 +325,7 @@ __global__ void __launch_bounds__(kRowWarps* kWarp, kBlocksAtOnce<Block>) groupe
 
 void block_products(const char* name, const RowProducts& p, DType dtype, CudaContext& context) {
   if (p.rows > kBatchRows) return block_tiles(name, p, dtype, context);
+  if (dtype == DType::one_bit) return bit_products(p, context);
   int64_t n = 0;
   for (int i = 0; i < p.count; ++i) n += p.weight[i].n;
   blocks::with_block(dtype, [&](auto tag) {

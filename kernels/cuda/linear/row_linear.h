@@ -113,6 +113,8 @@ RoundedRows round_rows(const char* name, const View& x, Rounding how, CudaContex
 // Queue the products, all weights of `dtype`.
 void dense_products(const char* name, const RowProducts& p, DType dtype, CudaContext& context);
 void block_products(const char* name, const RowProducts& p, DType dtype, CudaContext& context);
+// The same for one_bit and up to kBatchRows rows of x, with the same bits (row_bits.cu).
+void bit_products(const RowProducts& p, CudaContext& context);
 // The same for many rows of x, by tensor cores: the same bits (row_tiles.cu).
 void block_tiles(const char* name, const RowProducts& p, DType dtype, CudaContext& context);
 
