@@ -1,12 +1,11 @@
 // RowLinear, and GroupedMatmul apart, by block formats: integer dot products of the weight's codes with the codes of x.
 //
 // A warp makes several elements of y: of one row of x those of some rows of the weight, so that what is read of x serves
-// them all, or of several rows of x those of one row of the weight. It copies the blocks of its rows to shared memory 1024 to 4096
-// codes at a time, as they lie in memory, because blocks of 18, 34 or 66 bytes let no lane read more than two bytes of
-// them at once; copies of the next codes are under way while these are used. Each lane takes its part of a block
-// (block_parts.h), the lanes of a group of x add their exact integers, and sums of the products with the scales are f32,
-// in the order of row_linear.h. Lanes add by halves: with each exchange a lane keeps half of its values, so that in the
-// end it has one.
+// them all, or of several rows of x those of one row of the weight. It copies the blocks of its rows to shared memory as
+// they lie in memory, because blocks of 18, 34 or 66 bytes let no lane read more than two bytes of them at once; copies
+// of the next ones are under way while these are used. Each lane takes its part of a block (block_parts.h), the lanes of
+// a group of x add their exact integers, and sums of the products with the scales are f32, in the order of row_linear.h.
+// Lanes add by halves: with each exchange a lane keeps half of its values, so that in the end it has one.
 #include "kernels/cuda/linear/block_parts.h"
 #include "kernels/cuda/linear/grouped_rows.h"
 #include "kernels/cuda/ptx/ptx.h"
