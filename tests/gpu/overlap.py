@@ -4,10 +4,14 @@
 
 The kernels start a product, work on the softmax, then wait for the product. ptxas may move that wait up over the
 exponentials: results stay right, and the two no longer overlap. So, in the code for sm_90a of each such kernel, every
-exponential that the source has between the two waits must stand between them. No disassembler is needed: an instruction
-is 16 bytes, and those that count are told by the bits below. With NVDISASM, its reading is compared.
+exponential that the source has between the two waits must stand between them. No disassembler is needed: the
+instructions that count are told by the bits below. With NVDISASM, its reading is compared.
 """
-import re, shutil, struct, subprocess, sys, tempfile
+import re
+import shutil
+import sys
+
+import machine_code
 
 # Share of a kernel's exponentials that stand between a wait that leaves one product running and the next wait: half of
 # the forward pass's (the other half is the first step's, with nothing beside it), all of the gradient's.
@@ -15,29 +19,9 @@ KERNELS = {"attention_sm90_kernel": 0.5, "attention_grad_keys_sm90": 1, "attenti
 DIMS = (64, 96, 128, 256)
 
 
-def cubins(library):
-    """The GPU code in the library, an ELF file for each source and architecture, uncompressed, as nvcc leaves it."""
-    at = library.find(b"\x7fELF", 1)
-    while at > 0:
-        if struct.unpack_from("<H", library, at + 18)[0] == 190:  # EM_CUDA
-            yield library[at:]
-        at = library.find(b"\x7fELF", at + 1)
-
-
-def sections(elf):
-    """(name, code) of each section of code."""
-    table, size, count, names = struct.unpack_from("<Q", elf, 40)[0], *struct.unpack_from("<HHH", elf, 58)
-    headers = [struct.unpack_from("<IIQQQQ", elf, table + i * size) for i in range(count)]
-    for name, _, _, _, offset, length in headers:
-        start = headers[names][4] + name
-        text = elf[start:elf.index(b"\0", start)].decode()
-        if text.startswith(".text."):
-            yield text[6:], elf[offset:offset + length]
-
-
 def words(code):
     """What counts, in order: "product", "exp", and "wait N" for a wait that leaves N products running."""
-    for low, high in struct.iter_unpack("<QQ", code[:len(code) // 16 * 16]):
+    for low, high in machine_code.instructions(code):
         if low & 0xbff == 0x9f0:  # HGMMA, its first factor in shared memory or in registers
             yield "product"
         elif low & 0xfff == 0x308 and high >> 10 & 15 == 2:  # MUFU.EX2
@@ -46,36 +30,28 @@ def words(code):
             yield f"wait {high >> 8 & 7}"
 
 
-def disassembled(nvdisasm, elf):
-    """The same of every function, by the disassembler."""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(elf)
-        file.flush()
-        text = subprocess.run([nvdisasm, file.name], capture_output=True, text=True, check=True).stdout
-    functions = {}
-    for line in text.splitlines():
-        if found := re.match(r"\s*\.section\s+\.text\.([^,\s]+)", line):
-            code = functions.setdefault(found[1], [])
-        elif found := re.match(r"\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\d+\s+)?(HGMMA|MUFU\.EX2|WARPGROUP\.DEPBAR\S* gsb0, 0x(\d))", line):
-            code.append({"H": "product", "M": "exp", "W": f"wait {found[2]}"}[found[1][0]])
-    return functions
+def disassembled(lines):
+    """The same, from the disassembler's lines."""
+    for line in lines:
+        if found := re.match(r"\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\d+\s+)?(HGMMA|MUFU\.EX2|WARPGROUP\.DEPBAR\S* gsb0, 0x(\d))", line):
+            yield {"H": "product", "M": "exp", "W": f"wait {found[2]}"}[found[1][0]]
 
 
 def main():
     library = open(sys.argv[1], "rb").read()
     nvdisasm = sys.argv[2] if len(sys.argv) > 2 else shutil.which("nvdisasm")
     seen, wrong, any_cubin = set(), False, False
-    for elf in cubins(library):
+    for _, elf in machine_code.cubins(library):
         any_cubin, compared = True, None
-        for name, code in sections(elf):
+        for name, code in machine_code.sections(elf):
             found = re.search(r"\d(" + "|".join(KERNELS) + r")ILi(\d+)E", name)
             order = list(words(code)) if found else []
             if "product" not in order:
                 continue  # another architecture's stand-in, which gives up
             if nvdisasm:
-                compared = compared or disassembled(nvdisasm, elf)
-                if compared[name] != order:
-                    sys.exit(f"FAILED: {name}: {nvdisasm} reads {compared[name]}, this test {order}")
+                compared = compared or machine_code.disassembled(nvdisasm, elf)
+                if (theirs := list(disassembled(compared[name]))) != order:
+                    sys.exit(f"FAILED: {name}: {nvdisasm} reads {theirs}, this test {order}")
             waits = [i for i, word in enumerate(order) if word.startswith("wait")]
             beside = max(order[i:j].count("exp") for i, j in zip(waits, waits[1:]) if order[i] == "wait 1")
             wanted = int(order[:waits[-1]].count("exp") * KERNELS[found[1]])  # behind the last wait are those of sinks
@@ -87,7 +63,7 @@ def main():
                 print(f"FAILED: {label}: ptxas moved the wait for the product before the exponentials: "
                       "kernels/cuda/ptx/ptx_sm90.h, keep_before_wait")
     if not any_cubin:
-        sys.exit(f"FAILED: {sys.argv[1]} holds no uncompressed code for a GPU")
+        sys.exit(f"FAILED: {sys.argv[1]} holds no code for a GPU")
     if not seen:
         print("SKIPPED: the library was not built for sm_90a")
     elif missing := {f"{name}<{dim}>" for name in KERNELS for dim in DIMS} - seen:
