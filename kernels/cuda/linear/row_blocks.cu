@@ -324,7 +324,6 @@ __global__ void __launch_bounds__(kRowWarps* kWarp, kBlocksAtOnce<Block>) groupe
 
 void block_products(const char* name, const RowProducts& p, DType dtype, CudaContext& context) {
   if (p.rows > kBatchRows) return block_tiles(name, p, dtype, context);
-  if (dtype == DType::one_bit) return bit_products(p, context);
   int64_t n = 0;
   for (int i = 0; i < p.count; ++i) n += p.weight[i].n;
   blocks::with_block(dtype, [&](auto tag) {
@@ -335,7 +334,9 @@ void block_products(const char* name, const RowProducts& p, DType dtype, CudaCon
                   dim3(kRowWarps * kWarp), (kSharedBytes<Block, kWeights>), p);
     };
     constexpr std::integral_constant<int, 1> one;
-    if (p.rows > 1)
+    if constexpr (std::is_same_v<Block, blocks::OneBit>)
+      bit_products(p, context);
+    else if (p.rows > 1)
       queue(one, std::integral_constant<int, kBatchRows>());
     else if (n >= kManyRows)
       queue(std::integral_constant<int, kManyWeightRows<Block>>(), one);
