@@ -7,6 +7,12 @@ namespace qeng {
 
 namespace {
 
+// Blocks of a multiprocessor, by their warps: 85, 128 and 255 registers a thread. Unasked, ptxas makes fewer, and spills.
+template <int kWarps>
+constexpr int kBlocksAtOnce = kWarps == 2   ? 12
+                              : kWarps == 4 ? 4
+                                            : 1;
+
 // kWeights rows of a weight by kRows rows of x. Warps: kDown by kAcross of them.
 template <int kWeights, int kRows, int kDown, int kAcross, int kStages>
 struct MmaTile {
@@ -36,7 +42,7 @@ struct MmaTile {
 };
 
 template <class Products, int kWeights, int kRows, int kDown, int kAcross, int kStages>
-__global__ void __launch_bounds__(kDown* kAcross* kWarp)
+__global__ void __launch_bounds__(kDown* kAcross* kWarp, kBlocksAtOnce<kDown * kAcross>)
     row_mma_kernel(const __grid_constant__ Products products, int64_t across) {
   using T = MmaTile<kWeights, kRows, kDown, kAcross, kStages>;
   const RowProducts& p = products_of(products);

@@ -21,7 +21,6 @@ struct WgmmaTile {
   static constexpr bool kMany = kGroups > 1;
   static constexpr int kThreads = kGroups * kGroup + (kMany ? kGroup : kWarp);
   static constexpr int kWeightBytes = kHigh * kRowBytes, kStage = kGroups * kWeightBytes + kRows * kRowBytes;
-  static constexpr int kArriving = (kGroups * kWeights + kRows) * kRowBytes;
   static constexpr int kSumRows = kRows < kPass ? kRows : kPass, kPitch = sum_pitch(kHigh);
   static constexpr int kSums = kSumRows * kPitch * 4;  // bytes of a warpgroup
   static constexpr int kRest = kGroups * kSums + 16 * kMostStages;
@@ -50,7 +49,7 @@ __device__ __forceinline__ void fetch(const RowMaps& maps, const Products& produ
       char* const to = shared + turn.stage * T::kStage;
       uint64_t* const barrier = full + turn.stage;
       ptx::mbarrier_wait(empty + turn.stage, turn.parity ^ 1);
-      ptx::mbarrier_arrive_expect(barrier, T::kArriving);
+      ptx::mbarrier_arrive_expect(barrier, (kGroups * kWeights + kRows) * kRowBytes);
       for (int group = 0; group < kGroups; ++group)
         ptx::tma_load(to + group * T::kWeightBytes, weight, static_cast<int>(k), 0,
                       static_cast<int>(tile.map_row) + group * kWeights, barrier);
