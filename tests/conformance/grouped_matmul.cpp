@@ -25,8 +25,8 @@ Op grouped_matmul(Draw& draw) {
   draw.sometimes_misalign();
   GroupedMatmul op;
   const Groups of =
-      groups(draw, draw.pick<int64_t>({1, 20, 20, 70, 200}));  // of 1: a row for an expert, as in decoding
-  const bool whole = draw.integer(0, 2) == 0;                  // vectors of bf16, as tensor cores take them
+      groups(draw, draw.pick<int64_t>({1, 1, 20, 20, 70, 200}));  // of 1: a row for an expert, as in decoding
+  const bool whole = draw.integer(0, 2) == 0;                     // vectors of bf16, as tensor cores take them
   const DType dtype = whole ? DType::bf16 : draw.float_dtype();
   const bool stored = draw.flip();
   const DType weights = stored ? draw.stored_dtype(dtype) : dtype;

@@ -214,7 +214,7 @@ void check_products() {
   }
 }
 TEST_CASE("wgmma multiplies tiles, stored by rows or by columns") {
-  check_products<48>(), check_products<64>(), check_products<80>(), check_products<96>();
+  check_products<16>(), check_products<48>(), check_products<64>(), check_products<80>(), check_products<96>();
   check_products<128>(), check_products<256>();
 }
 

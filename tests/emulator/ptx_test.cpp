@@ -136,6 +136,33 @@ TEST_CASE("mma of int8 adds the exact product of its fragments") {
   check_codes<32>();
 }
 
+// c[16][8] += bits of a[16][256] that are set in b[8][256] as well.
+__global__ void multiply_bits(const uint32_t* a, const uint32_t* b, int* c) {
+  const int lane = static_cast<int>(threadIdx.x), g = lane / 4, t = lane % 4;
+  const uint32_t rows[4] = {a[8 * g + t], a[8 * (g + 8) + t], a[8 * g + t + 4], a[8 * (g + 8) + t + 4]};
+  const uint32_t columns[2] = {b[8 * g + t], b[8 * g + t + 4]};
+  int sum[4];
+  for (int i = 0; i < 4; ++i) sum[i] = c[(g + i / 2 * 8) * 8 + 2 * t + i % 2];
+  ptx::mma_bits(sum, rows, columns);
+  for (int i = 0; i < 4; ++i) c[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = sum[i];
+}
+TEST_CASE("mma of bits counts those that are set on both sides") {
+  std::mt19937 random(8);
+  std::vector<uint32_t> a(16 * 8), b(8 * 8);
+  for (auto* words : {&a, &b})
+    for (uint32_t& word : *words) word = static_cast<uint32_t>(random());
+  std::vector<int> c(128, 5);
+  std::vector<int> expected = c;
+  for (size_t row = 0; row < 16; ++row)
+    for (size_t column = 0; column < 8; ++column)
+      for (size_t k = 0; k < 256; ++k)
+        expected[row * 8 + column] += a[row * 8 + k / 32] >> (k % 32) & b[column * 8 + k / 32] >> (k % 32) & 1;
+  const Device<uint32_t> device_a(a), device_b(b);
+  const Device<int> device_c(c);
+  REQUIRE(run(1, multiply_bits, 1, 32, 0, device_a.data, device_b.data, device_c.data) == cudaSuccess);
+  CHECK(device_c.read() == expected);
+}
+
 // As `multiply`, from shared memory through ldmatrix, by the address recipes for operands stored [m][k], [n][k] and
 // [k][n].
 __global__ void multiply_from_shared(const bf16* a, const bf16* b, float* c, bool b_is_nk) {
@@ -242,6 +269,7 @@ TEST_CASE("bit intrinsics give what CUDA's manual says") {
   CHECK(__byte_perm(0x80u, 0x7fu, 0x11c8) == 0x000000ffu);  // nibble 8: the sign of byte 0; nibble c: that of byte 4
   CHECK(__dp4a(int(0xff01807fu), int(0x01ff0202u), 10) == 10 + 127 * 2 - 128 * 2 - 1 - 1);
   CHECK(__dp4a(0xff010203u, 0x01020304u, 1u) == 1u + 255 + 2 + 6 + 12);
+  CHECK(ptx::dp4a_unsigned(0xff01807fu, int(0x01ff0202u), 10) == 10 + 127 * 2 + 128 * 2 - 1 + 255);
   CHECK(__ffs(0) == 0);
   CHECK(__ffs(8) == 4);
   CHECK(__clz(1) == 31);

@@ -82,9 +82,13 @@ __global__ void __launch_bounds__(kRowWarps* kWarp, 4)  // unasked, ptxas takes 
     clear_rows(g, of, j);
 }
 
+// Elements to an access where rows are whole vectors; those of bf16 are for tensor cores.
+template <class W, class X>
+constexpr int kRowVector = std::is_same_v<W, bf16> ? 1 : kVector<W, X>;
+
 template <class W, class X>
 void launch_dense(const char* name, const RowProducts& p, CudaContext& context) {
-  constexpr int n = kVector<W, X>;
+  constexpr int n = kRowVector<W, X>;
   const bool vectors = p.k % n == 0 && p.vectors && aligned(p.x, 16);
   const dim3 grid = row_grid(name, p), block(kRowWarps * kWarp);
   if (p.rows == 1)
@@ -96,7 +100,7 @@ void launch_dense(const char* name, const RowProducts& p, CudaContext& context) 
 
 template <class W, class X>
 void launch_grouped(const char* name, const GroupedProducts& g, CudaContext& context) {
-  constexpr int n = kVector<W, X>;
+  constexpr int n = kRowVector<W, X>;
   const bool vectors = g.p.k % n == 0 && g.p.vectors && aligned(g.p.x, 16);
   const dim3 block(kRowWarps * kWarp);
   if (mostly_single(g.experts))
@@ -125,7 +129,7 @@ __global__ void __launch_bounds__(kCopyThreads) copy_elements(const X* x, bf16* 
   if (i < count) put(to + i, to_f32(x[i]));
 }
 // x in bf16, where tensor cores can read it.
-bf16* copy_rows(const RowProducts& p, CudaContext& context) {
+bf16* copied_in_bf16(const RowProducts& p, CudaContext& context) {
   const int64_t count = p.rows * p.k;
   bf16* to = context.scratch.take<bf16>(count);
   const dim3 grid(static_cast<unsigned>(ceil_div(count, kCopyThreads)));
@@ -147,7 +151,7 @@ bool suits_tensor_cores(const RowProducts& p, DType dtype) {
 void dense_products(const char* name, const RowProducts& p, DType dtype, CudaContext& context) {
   if (suits_tensor_cores(p, dtype)) {
     RowProducts bf16_rows = p;
-    if (p.x_f32 || !aligned(p.x, 16)) bf16_rows.x = copy_rows(p, context);
+    if (p.x_f32 || !aligned(p.x, 16)) bf16_rows.x = copied_in_bf16(p, context);
     return suits_row_wgmma(p, context) ? row_wgmma(name, bf16_rows, context) : row_mma(name, bf16_rows, context);
   }
   for_types(dtype, p.x_f32, [&](auto* w, auto* x) {
@@ -158,7 +162,7 @@ void dense_products(const char* name, const RowProducts& p, DType dtype, CudaCon
 void grouped_dense(const char* name, const GroupedProducts& g, DType dtype, CudaContext& context) {
   if (suits_tensor_cores(g.p, dtype)) {
     GroupedProducts bf16_rows = g;
-    if (g.p.x_f32 || !aligned(g.p.x, 16)) bf16_rows.p.x = copy_rows(g.p, context);
+    if (g.p.x_f32 || !aligned(g.p.x, 16)) bf16_rows.p.x = copied_in_bf16(g.p, context);
     return suits_row_wgmma(g.p, context) ? row_wgmma(name, bf16_rows, context) : row_mma(name, bf16_rows, context);
   }
   for_types(dtype, g.p.x_f32, [&](auto* w, auto* x) {
