@@ -1,6 +1,6 @@
 // How a lane reads its part of a block for an integer dot product: 32 codes in two halves of 16, each of which lies in
-// one group and runs along k. Which 32 those are is for the format to say, so that a half is cut from bytes that lie
-// together:
+// one group and runs along k, in the order in which x lies for the format (CodeOrder in row_linear.h). Which 32 those are
+// is for the format to say, so that a half is cut from bytes that lie together:
 //   first_of(b, part, h)             the place in the block of half h of part `part`
 //   raw_of(b, part, h, words)        its codes, four to a word, each kOffset<Block> too large
 //   codes_of(b, part, h, words)      its codes, four to a word, as signed bytes

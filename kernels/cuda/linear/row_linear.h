@@ -1,13 +1,14 @@
-// What the kernels of RowLinear share. A warp makes a row of a weight times up to kBatchRows rows of x, so that the
-// weight, which is what takes time, is read once for all of them. How a row of x is summed does not depend on how many
-// there are: each operation on floats is written so that it is rounded as it stands.
+// What the kernels of RowLinear share: bf16 weights by tensor cores (row_tensor.h), other floats (row_dense.cu), block
+// formats for few rows of x (row_blocks.cu, row_bits.cu) and for many (row_tiles.cu). The weight, which is what takes
+// time, is read once for as many rows of x as a kernel has at a time. How a row of x is summed does not depend on how
+// many there are: each operation on floats is written so that it is rounded as it stands.
 #pragma once
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/ptx/ptx.h"
 
 namespace qeng {
 
-constexpr int kRowWarps = 4;     // of a thread block, each with a row of its own
+constexpr int kRowWarps = 4;     // of a thread block, each with rows of its own
 constexpr int kBatchRows = 8;    // rows of x to a pass over the weight
 constexpr int kMostWeights = 4;  // of one launch: q, k, v; gate, up
 constexpr int kScaleStep = 32;   // elements of x to a scale as they are stored; those of a larger group repeat

@@ -97,8 +97,8 @@ __device__ inline void finish_eight(const RowProducts& p, const RowWeight& weigh
   store(y, pack<Y>(value));
 }
 
-// sums: of kRows rows of kColumns in shared memory, `pitch` floats from one row to the next, to rows first .. of a tile and
-// columns first_j .. of y. By kThreads threads.
+// sums: `rows` rows of kColumns floats in shared memory, `pitch` floats from one to the next, to rows first .. of a tile
+// and columns first_j .. of y. By kThreads threads.
 template <int kColumns, int kThreads>
 __device__ inline void write_sums(const RowProducts& p, const RowTile& tile, const float* sums, int pitch, int first,
                                   int rows, int64_t first_j, int thread) {
