@@ -265,5 +265,12 @@ local function now(fn, ...)  -- a device that finds it while it runs says so whe
 end
 refused("expected ascending", now, q.grouped_linear, p.x, p.gate, q.tensor({ 0, 3, 2, 3, 4, 5, 6, 9 }, "i32"))
 refused("expected ascending", now, q.grouped_linear, p.x, p.gate, q.tensor({ 0, 1, 2, 3, 4, 5, 6, 10 }, "i32"))
+do  -- rows apart, of bf16: a GPU's tensor cores
+  local x, w = q.randn({ 50, 64 }, { seed = 1 }):to "bf16", q.randn({ 4, 40, 64 }, { seed = 2 }):to "bf16"
+  local wrong = { { 0, 30, 20, 40, 50 }, { 0, 10, 20, 40, 60 }, { 3, 10, 20, 40, 50 }, { 0, -5, 20, 40, 50 } }
+  for _, starts in ipairs(wrong) do
+    refused("expected ascending", now, q.grouped_linear, x, w, q.tensor(starts, "i32"), { apart = true })
+  end
+end
 refused("outside [0, 27)", now, q.dispatch, p.x, q.zeros({ tokens, k }, "i32"):set(27))
 print "a mixture of experts is the formula's, in any batch"
