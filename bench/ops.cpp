@@ -742,8 +742,11 @@ std::vector<Case> cases(const Model& m, int64_t t) {
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 // Seconds of one run: median and least of a few tries, each of `seconds` of work over all operand sets in turn. A
-// device that records replays them from its own graph, so that queueing them costs no time.
-std::pair<double, double> time_of(Backend& backend, const std::vector<Op>& sets, double seconds) {
+// device that records replays them from its own graph, so that queueing them costs no time; nodes: those of one run.
+struct Timed {
+  double median, least, nodes;
+};
+Timed time_of(Backend& backend, const std::vector<Op>& sets, double seconds) {
   const auto once = [&] {
     for (const Op& op : sets) backend.run(op);
   };
@@ -764,7 +767,8 @@ std::pair<double, double> time_of(Backend& backend, const std::vector<Op>& sets,
     tries.push_back((now() - start) / repeats / static_cast<double>(sets.size()));
   }
   std::sort(tries.begin(), tries.end());
-  return {tries[kTries / 2], tries[0]};
+  const size_t nodes = recording ? recording->nodes() : 0;
+  return {tries[kTries / 2], tries[0], static_cast<double>(nodes) / static_cast<double>(sets.size())};
 }
 
 bool uses_bf16(const Op& op) {
@@ -978,8 +982,8 @@ int bench(const Settings& settings) {
            .add("flops_s_bf16", limits.flops_bf16)
            .add("flops_s_f32", limits.flops_f32)
            .add("tokens", static_cast<double>(settings.tokens)));
-  std::printf("%-5s %-36s %11s %9s %9s %9s %9s  %s\n", "model", "operation", "us", "least us", "GB/s", "TFLOP/s",
-              "share", "of");
+  std::printf("%-5s %-36s %11s %9s %6s %9s %9s %9s  %s\n", "model", "operation", "us", "least us", "nodes", "GB/s",
+              "TFLOP/s", "share", "of");
   int failed = 0, left_out = 0;
   for (const Model& model : kModels) {
     if (!chosen(settings, model)) continue;
@@ -999,7 +1003,7 @@ int bench(const Settings& settings) {
           sets.push_back(one.make(operands.back()));
         } while (settings.cycle && sets.size() < kMostSets && operands.back().bytes() * sets.size() < kCycle);
         const Cost needed = cost(sets[0], *backend);
-        const auto [median, least] = time_of(*backend, sets, settings.seconds);
+        const auto [median, least, nodes] = time_of(*backend, sets, settings.seconds);
         const double by_bytes = needed.bytes / limits.bandwidth;
         const double by_flops = needed.flops / (uses_bf16(sets[0]) ? limits.flops_bf16 : limits.flops_f32);
         // The rate of matrix products is a limit for what is made of them; the arithmetic of a norm has another.
@@ -1015,6 +1019,7 @@ int bench(const Settings& settings) {
             .add("us", median * 1e6)
             .add("us_least", least * 1e6)
             .add("bytes", needed.bytes);
+        row.add("nodes", nodes);
         row.add("flops", needed.flops)
             .add("share", share)
             .add("of", moves ? "copy" : "gemm")
@@ -1022,9 +1027,9 @@ int bench(const Settings& settings) {
         if (const auto* head = std::get_if<LmHeadLoss>(&sets[0]); head && head->trained >= 0)
           row.add("trained", static_cast<double>(head->trained));
         if (!one.documents.empty()) row.add("documents", boundaries(settings.tokens, one.documents == "packed"));
-        std::printf("%-5s %-36s %11.1f %9.1f %9.1f %9.2f %8.1f%%  %s\n", model.name.c_str(), one.name.c_str(),
-                    median * 1e6, least * 1e6, needed.bytes / median / 1e9, needed.flops / median / 1e12, share * 100,
-                    moves ? "copy" : "GEMM");
+        std::printf("%-5s %-36s %11.1f %9.1f %6.1f %9.1f %9.2f %8.1f%%  %s\n", model.name.c_str(), one.name.c_str(),
+                    median * 1e6, least * 1e6, nodes, needed.bytes / median / 1e9, needed.flops / median / 1e12,
+                    share * 100, moves ? "copy" : "GEMM");
       } catch (const Error& error) {
         ++failed;
         row.add("error", error.what());

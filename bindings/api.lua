@@ -769,7 +769,8 @@ local Program = {}
 ---number. It is rounded up to an eighth of the rows, and a GPU records the program anew for each such value.
 ---@param opt? {trained?: integer}
 function Program:run(opt) end
----{ops=, arena_bytes=, bytes=, flops=, variants=}; variants: how many roundings of `trained` it has run with.
+---{ops=, arena_bytes=, bytes=, flops=, variants=, nodes=}; variants: how many roundings of `trained` it has run with;
+---nodes: kernels and copies of a replay, where the device has recorded it.
 ---@return table
 function Program:stats() end
 ---As q.profile, of one replay.
@@ -1588,8 +1589,10 @@ local Sampler = {}
 ---@return Sampler
 function q.sampler(opt) end
 ---Draws from logits [vocab] (or the last row of [t, vocab]); does not accept the token.
+---top, top_ids: the largest of these logits and whose they are, as q.topk has them, in the host's memory. Where they
+---decide, the logits are not read; the token is the same.
 ---@param logits Tensor
----@param opt? {mask?: TokenMask}
+---@param opt? {mask?: TokenMask, top?: Tensor, top_ids?: Tensor}
 ---@return integer
 function Sampler:next(logits, opt) end
 ---Of what next() would draw: every token that may come and its probability, by id.

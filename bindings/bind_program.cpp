@@ -69,6 +69,7 @@ int stats(Call& call) {
   lua_newtable(call.L);
   lua::set_field(call.L, "ops", static_cast<int64_t>(program->ops().size()));
   lua::set_field(call.L, "variants", static_cast<int64_t>(program->variants()));
+  lua::set_field(call.L, "nodes", static_cast<int64_t>(program->nodes()));
   lua::set_field(call.L, "arena_bytes", static_cast<int64_t>(program->arena_bytes()));
   lua::set_field(call.L, "temporary_bytes", static_cast<int64_t>(program->temporaries()));
   lua::set_field(call.L, "bytes", total.bytes);

@@ -119,10 +119,30 @@ int sampler(Call& call) {
   return call.push(std::make_shared<TokenSampler>(options));
 }
 
+// The largest logits of a row, as on_host() copied them.
+TopLogits top_logits(const lua::Options& opt, const TensorPtr& logits) {
+  const auto values = opt.get("top", TensorPtr{}), tokens = opt.get("top_ids", TensorPtr{});
+  if (!values || !tokens) return {};
+  const View &v = values->view, &t = tokens->view;
+  if (v.dtype != DType::f32 || t.dtype != DType::i32 || v.elements() != t.elements() ||
+      !values->device().backend().host_memory() || !tokens->device().backend().host_memory())
+    fail("value", "sampler: top is ", shape_text(v), " and top_ids ", shape_text(t),
+         "; expected f32 and i32 of one length, in the host's memory");
+  const auto count = static_cast<size_t>(v.elements());
+  const int64_t vocab = logits->view.columns();
+  const TopLogits top{{v.as<float>(), count}, {t.as<int32_t>(), count}, vocab};
+  for (const int32_t token : top.tokens)
+    if (token < 0 || token >= vocab)
+      fail("value", "sampler: top_ids has ", token, ", and there are ", vocab, " logits");
+  return top;
+}
+
 int next(Call& call) {
   const auto self = call.self<TokenSampler>();
   const auto logits = call.arg<TensorPtr>(1);
-  const auto mask = lua::Options(call, 2, {"mask"}).get("mask", std::shared_ptr<const TokenMask>{});
+  const lua::Options opt(call, 2, {"mask", "top", "top_ids"});
+  const auto mask = opt.get("mask", std::shared_ptr<const TokenMask>{});
+  if (const auto token = self->next_of_top(top_logits(opt, logits), mask.get())) return call.push(*token);
   std::vector<std::byte> host;
   const View last = downloaded(logits, logits->view.rank == 2 ? logits->view.shape[0] - 1 : 0, 1, host);
   return call.push(self->next(last, mask.get()));
@@ -145,6 +165,8 @@ int distribution(Call& call) {
   }
   return 1;
 }
+
+int needs_all(Call& call) { return call.push(call.self<TokenSampler>()->needs_all()); }
 
 int accept(Call& call) {
   call.self<TokenSampler>()->accept(call.arg<int32_t>(1));
@@ -205,6 +227,7 @@ void register_sampler(lua_State* L) {
   lua::functions(L, "logits", {{"logprobs", fn<token_logprobs>}, {"compare", fn<compare>}, {"on_host", fn<on_host>}});
   lua::methods<TokenSampler>(L, {{"next", fn<next>},
                                  {"distribution", fn<distribution>},
+                                 {"_needs_all", fn<needs_all>},
                                  {"accept", fn<accept>},
                                  {"prompt", fn<prompt>},
                                  {"clone", fn<clone>}});

@@ -24,6 +24,7 @@ class Recording {
  public:
   virtual ~Recording() = default;
   virtual void replay() = 0;
+  virtual size_t nodes() const = 0;  // kernels, copies and clears of a replay
 };
 
 // Copies from the host and back that run beside the operations, one after the other, for weights that are streamed.

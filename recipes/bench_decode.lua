@@ -39,10 +39,11 @@ for _, n in ipairs(opt.batch) do
   local times = bench.decode(model, n, opt.context, opt.tokens, { kv = kv })
   local limit = bench.limit(model, n, opt.context + opt.tokens / 2, kv, times.bandwidth)
   print(("decode    batch %5d   %10.2f tokens/s  (best step %.2f)  %3.0f %% of the limit of %.1f, at %.1f GB/s"):format(
-    n, n / times.median, n / times.best, 100 * limit / times.median, n / limit, times.bandwidth / 1e9))
+    n, n / times.median, n / times.best, 100 * limit / times.median, n / limit, times.bandwidth / 1e9)
+    .. (times.nodes > 0 and (", %d kernels a step"):format(times.nodes) or ""))
   found.decode[#found.decode + 1] = {
     batch = n, tokens_per_second = n / times.median, best = n / times.best, limit = n / limit,
-    share = limit / times.median, bandwidth = times.bandwidth,
+    share = limit / times.median, bandwidth = times.bandwidth, nodes = times.nodes,
   }
 end
 if opt.out ~= "" then q.fs.write(opt.out, q.json.encode(found, { pretty = true }) .. "\n") end

@@ -227,6 +227,10 @@ void TokenSampler::keep_top_k(float top) {
     if (candidates_.size() == room) cut();
   }
   if (candidates_.size() > k) cut();
+  weigh_candidates(top);
+}
+
+void TokenSampler::weigh_candidates(float top) {
   const auto scale = static_cast<float>(1 / options_.temperature);
   for (Candidate& candidate : candidates_) candidate.weight = exp_of_negative((candidate.weight - top) * scale);
   std::erase_if(candidates_, [](const Candidate& candidate) { return candidate.weight == 0; });
@@ -328,6 +332,7 @@ void TokenSampler::keep_by_mirostat() {
 }
 
 void TokenSampler::choose(const View& logits, const TokenMask* mask) {
+  cleared_ = false;
   read(logits);
   adjust();
   if (mask) apply(*mask);
@@ -337,7 +342,7 @@ void TokenSampler::choose(const View& logits, const TokenMask* mask) {
     fail("value", "sampler: no logit ", mask ? "of a token that may come " : "", "is finite",
          mask && mask->count() == 0 ? "; the mask allows no token" : "");
   }
-  if (1 / options_.temperature > std::numeric_limits<float>::max()) {  // as 0: weights would be 0 * inf
+  if (greedy()) {
     candidates_.assign(1, {1, best});
     return;
   }
@@ -359,6 +364,10 @@ void TokenSampler::choose(const View& logits, const TokenMask* mask) {
       gather(static_cast<float>(options_.min_p));
     }
   }
+  filter(top);
+}
+
+void TokenSampler::filter(float top) {
   const auto least = static_cast<float>(options_.min_p);
   std::erase_if(candidates_, [&](const Candidate& candidate) { return candidate.weight < least; });
   if (options_.typical_p < 1) keep_typical(top);
@@ -368,6 +377,61 @@ void TokenSampler::choose(const View& logits, const TokenMask* mask) {
 
 int32_t TokenSampler::next(const View& logits, const TokenMask* mask) {
   choose(logits, mask);
+  return draw();
+}
+
+bool TokenSampler::greedy() const {
+  return 1 / options_.temperature > std::numeric_limits<float>::max();  // as 0: weights would be 0 * inf
+}
+
+// Others than the largest stay below them only while nothing is added to a logit.
+bool TokenSampler::needs_all() const {
+  const bool raises = options_.repetition_penalty < 1 || options_.presence_penalty < 0 ||
+                      options_.frequency_penalty < 0 ||
+                      std::any_of(options_.logit_bias.begin(), options_.logit_bias.end(),
+                                  [](const auto& bias) { return bias.second > 0; });
+  return raises || options_.mirostat > 0 || options_.top_n_sigma > 0 ||
+         (!greedy() && (options_.top_k == 0 || options_.top_k > kMostOfTop));
+}
+
+std::optional<int32_t> TokenSampler::next_of_top(const TopLogits& top, const TokenMask* mask) {
+  if (needs_all() || top.values.empty() || !std::isfinite(top.values.front()) ||
+      (!greedy() && options_.top_k >= top.vocab))
+    return std::nullopt;
+  for (const auto& [token, bias] : options_.logit_bias)
+    if (token >= top.vocab) return std::nullopt;  // an error of next()
+  // The logits of those that are there; of the rest nothing is known, and nothing is read.
+  if (!cleared_ || logits_.size() != static_cast<size_t>(top.vocab))
+    logits_.assign(static_cast<size_t>(top.vocab), kNone);
+  for (size_t i = 0; i < top.values.size(); ++i) logits_[static_cast<size_t>(top.tokens[i])] = top.values[i];
+  const std::optional<int32_t> drawn = draw_of_top(top, mask);
+  for (const int32_t token : top.tokens) logits_[static_cast<size_t>(token)] = kNone;
+  cleared_ = true;
+  return drawn;
+}
+
+std::optional<int32_t> TokenSampler::draw_of_top(const TopLogits& top, const TokenMask* mask) {
+  const auto whole = static_cast<int64_t>(top.values.size()) == top.vocab;
+  const auto wanted = static_cast<size_t>(greedy() ? 1 : options_.top_k);
+  adjust();
+  candidates_.clear();
+  for (const int32_t token : top.tokens)
+    if (!mask || mask->allows(token)) candidates_.push_back({logits_[static_cast<size_t>(token)], token});
+  std::sort(candidates_.begin(), candidates_.end(), kLarger);
+  if (candidates_.size() < wanted && !whole) return std::nullopt;
+  candidates_.resize(std::min(candidates_.size(), wanted));
+  // What is not there is at most as large as the least that is.
+  if (candidates_.empty() || !std::isfinite(candidates_.front().weight) ||
+      (!whole && candidates_.back().weight <= top.values.back()))
+    return std::nullopt;
+  const float largest = candidates_.front().weight;
+  if (greedy()) {
+    candidates_.front().weight = 1;
+    return draw();
+  }
+  weigh_candidates(largest);
+  if (options_.top_p < 1) keep_top_p(total_of(candidates_));
+  filter(largest);
   return draw();
 }
 

@@ -19,6 +19,8 @@
 #pragma once
 #include <cstdint>
 #include <deque>
+#include <optional>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -46,6 +48,13 @@ struct SamplingOptions {
   uint64_t seed = 0;
 };
 
+// The largest logits of a row, in the order of Sort (kernels/ops/tensor.h), and whose they are, of `vocab`.
+struct TopLogits {
+  std::span<const float> values;
+  std::span<const int32_t> tokens;
+  int64_t vocab = 0;
+};
+
 class TokenSampler {
  public:
   explicit TokenSampler(const SamplingOptions& options);  // Error("value") for an option outside its range
@@ -54,6 +63,12 @@ class TokenSampler {
   // and Error("value") where a logit is NaN, none that may come is finite, or a bias is of a token outside the logits.
   // Does not accept the token.
   int32_t next(const View& logits, const TokenMask* mask = nullptr);
+  // The same token from the largest logits alone, so that a device need not send the others. None, and nothing is drawn,
+  // where those may matter: fewer than top_k (of the greedy: one) remain that are larger than all others can be.
+  std::optional<int32_t> next_of_top(const TopLogits& top, const TokenMask* mask = nullptr);
+  // Whether next_of_top() never says: more than so many are asked for, or what is asked for depends on all logits.
+  static constexpr int64_t kMostOfTop = 128;
+  bool needs_all() const;
   // Of what is next drawn: each token that may come and its probability, by id. XTC's chance is that of the next draw.
   std::vector<std::pair<int32_t, double>> distribution(const View& logits, const TokenMask* mask = nullptr);
   void accept(int32_t token);                                    // of the output, after next()
@@ -69,6 +84,8 @@ class TokenSampler {
   };
   void remember(int32_t token, bool output);
   void choose(const View& logits, const TokenMask* mask);  // sets candidates_, of which one is drawn
+  bool greedy() const;
+  std::optional<int32_t> draw_of_top(const TopLogits& top, const TokenMask* mask);
   void read(const View& logits);
   void adjust();
   void adjust_by_counts();
@@ -77,7 +94,9 @@ class TokenSampler {
   void weigh(float top);
   void gather(float least);  // candidates_: those of at least this weight
   void keep_top_k(float top);
-  void keep_top_p(double total);  // total: the weight of all, also of those that are no candidates
+  void weigh_candidates(float top);  // which hold logits
+  void filter(float top);            // the candidates that are left of top_k, or of all
+  void keep_top_p(double total);     // total: the weight of all, also of those that are no candidates
   void keep_typical(float top);
   void keep_top_n_sigma(float top);
   void keep_xtc(float top);
@@ -89,6 +108,7 @@ class TokenSampler {
   std::unordered_map<int32_t, Count> counts_;    // within the window
   std::deque<std::pair<int32_t, bool>> window_;  // where there is one
   std::vector<float> logits_, weights_;
+  bool cleared_ = false;  // logits_ are all those of tokens that may not come, as next_of_top() leaves them
   std::vector<Candidate> candidates_;
   std::vector<int32_t> history_;  // prompt and output, for DRY
   double mu_;                     // of mirostat: the largest surprise that may come, in bits

@@ -12,6 +12,9 @@ namespace qeng {
 namespace {
 
 constexpr size_t kAlign = 64;
+// So many operations on, the memory of a temporary of up to so many bytes is not another's yet: a backend may run a few
+// operations of a recording as one, where none writes what another still reads.
+constexpr size_t kLonger = 5, kSmall = size_t{1} << 20;
 
 class Recorder : public OpListener {
  public:
@@ -102,7 +105,10 @@ void Program::plan(Captured& captured) {
     });
   std::vector<Lifetime*> used;
   for (auto& [address, life] : lives)
-    if (life.first != SIZE_MAX) used.push_back(&life);
+    if (life.first != SIZE_MAX) {
+      if (life.size <= kSmall) life.last += kLonger;
+      used.push_back(&life);
+    }
   if (const size_t bytes = place(used)) arena_ = device_.allocate(bytes, "activations");
   for (LabelledOp& labelled : ops_)
     for_each_view(labelled.op, [&](const char*, View& view, Access) {
@@ -187,6 +193,13 @@ void Program::run_each(Variant& variant) {
   }
   if (!device_.listener()) checked_ = variant.ran = true;  // a listener may have kept operations from running
   device_.set_label("");
+}
+
+size_t Program::nodes() const {
+  size_t nodes = 0;
+  for (const auto& [rows, variant] : variants_)
+    if (variant.recording) nodes = std::max(nodes, variant.recording->nodes());
+  return nodes;
 }
 
 Cost Program::total_cost() const {

@@ -27,6 +27,7 @@ class Program {
   // and a device that records keeps a recording for each value; all are of the same memory.
   void run(int64_t trained = -1);
   size_t variants() const { return variants_.size(); }  // values that it has run with
+  size_t nodes() const;                                 // of the longest recording; 0 before there is one
   Device& device() const { return device_; }
   const std::vector<LabelledOp>& ops() const { return ops_; }
   size_t arena_bytes() const { return arena_ ? arena_->bytes : 0; }

@@ -8,6 +8,7 @@
 #include "kernels/cuda/library.h"
 #include "kernels/cuda/limits.h"
 #include "kernels/cuda/linear/cublaslt.h"
+#include "kernels/cuda/recorded.h"
 #include "kernels/cuda/side_copies.h"
 #include "kernels/lm_head.h"
 
@@ -77,8 +78,8 @@ class Staging {
 
 class CudaGraph : public Recording {
  public:
-  CudaGraph(cudaGraphExec_t graph, cudaStream_t stream, SideStream& copies)
-      : graph_(graph), stream_(stream), copies_(copies), spans_(std::exchange(copies.recorded, {})) {}
+  CudaGraph(cudaGraphExec_t graph, size_t nodes, cudaStream_t stream, SideStream& copies)
+      : graph_(graph), nodes_(nodes), stream_(stream), copies_(copies), spans_(std::exchange(copies.recorded, {})) {}
   ~CudaGraph() override {
     if (!spans_.empty()) cudaStreamSynchronize(stream_);  // a launch may be under way, and records their events
     cudaGraphExecDestroy(graph_);
@@ -88,9 +89,11 @@ class CudaGraph : public Recording {
     check_cuda(cudaGraphLaunch(graph_, stream_), "launching a graph");
     for (const auto& span : spans_) span->launched = true;
   }
+  size_t nodes() const override { return nodes_; }
 
  private:
   cudaGraphExec_t graph_;
+  size_t nodes_;
   cudaStream_t stream_;
   SideStream& copies_;
   std::vector<std::shared_ptr<TimeSpan>> spans_;  // its nodes record their events
@@ -117,6 +120,10 @@ class CudaBackend : public Backend {
     void* fault = nullptr;
     check_cuda(cudaMalloc(&fault, sizeof(Fault)), "allocating memory");
     context_.fault = static_cast<Fault*>(fault);
+    void* arrived = nullptr;
+    check_cuda(cudaMalloc(&arrived, kMostArrived * sizeof(int)), "allocating memory");
+    context_.arrived = static_cast<int*>(arrived);
+    check_cuda(cudaMemsetAsync(arrived, 0, kMostArrived * sizeof(int), context_.stream), "clearing counters");
     void* seen = nullptr;
     check_cuda(cudaMallocHost(&seen, sizeof(Fault)), "allocating pinned memory");
     seen_ = static_cast<Fault*>(seen);
@@ -131,6 +138,7 @@ class CudaBackend : public Backend {
       cudaStreamDestroy(side_);
     }
     cudaFree(context_.fault);
+    cudaFree(context_.arrived);
     cudaFreeHost(seen_);
     context_.cublas.reset();
     cudaStreamDestroy(context_.stream);
@@ -150,6 +158,7 @@ class CudaBackend : public Backend {
         fail("dtype", op_name(op), ": ", label, " is ", shape_text(view), ", whose rows are interleaved, as the CPU ",
              "alone reads them: load it for ", name());
     });
+    if (context_.recorded) return context_.recorded->ops.push_back(op);
     context_.scratch.reset();
     std::visit([this](const auto& concrete) { qeng::run(concrete, context_); }, op);
   }
@@ -168,27 +177,39 @@ class CudaBackend : public Backend {
     choose();
     copies_.join(context_.stream);  // of those before the recording; it waits for its own at its end
     copies_.recorded.clear();
-    cudaGraph_t graph = nullptr;
-    check_cuda(cudaStreamBeginCapture(context_.stream, cudaStreamCaptureModeThreadLocal), "beginning to record");
-    context_.scratch.freeze(true);
+    RecordedOps recorded;
+    context_.recorded = &recorded;
     try {
       fn();
+    } catch (...) {
+      context_.recorded = nullptr;
+      throw;
+    }
+    context_.recorded = nullptr;
+    queue_recorded(recorded, true, context_);
+    cudaGraph_t graph = nullptr;
+    check_cuda(cudaStreamBeginCapture(context_.stream, cudaStreamCaptureModeThreadLocal), "beginning to record");
+    freeze_scratch(true);
+    try {
+      queue_recorded(recorded, false, context_);
       copies_.join(context_.stream);
     } catch (...) {
       copies_.used = false;
       cudaStreamEndCapture(context_.stream, &graph);
       if (graph) cudaGraphDestroy(graph);
       cudaGetLastError();  // the failed recording's; it is reported by what was thrown
-      context_.scratch.freeze(false);
+      freeze_scratch(false);
       throw;
     }
-    context_.scratch.freeze(false);
+    freeze_scratch(false);
     check_cuda(cudaStreamEndCapture(context_.stream, &graph), "recording");
+    size_t nodes = 0;
     cudaGraphExec_t ready = nullptr;
-    const cudaError_t status = cudaGraphInstantiate(&ready, graph, 0);
+    cudaError_t status = cudaGraphGetNodes(graph, nullptr, &nodes);
+    if (status == cudaSuccess) status = cudaGraphInstantiate(&ready, graph, 0);
     cudaGraphDestroy(graph);
     check_cuda(status, "making a graph of what was recorded");
-    return std::make_unique<CudaGraph>(ready, context_.stream, copies_);
+    return std::make_unique<CudaGraph>(ready, nodes, context_.stream, copies_);
   }
 
   void ahead(const std::function<void()>& fn) override {
@@ -234,7 +255,9 @@ class CudaBackend : public Backend {
   }
   void release(void* memory, size_t) override { cudaFree(memory); }
   void set_reclaim(std::function<void()> reclaim) override { context_.reclaim = std::move(reclaim); }
-  void set_on_scratch(std::function<void(size_t)> grows) override { context_.scratch.set_on_grow(std::move(grows)); }
+  void set_on_scratch(std::function<void(size_t)> grows) override {
+    for_scratch([&](CudaScratch& memory) { memory.set_on_grow(grows); });
+  }
 
   void upload(void* device, const void* host, size_t bytes) override {
     choose();
@@ -263,6 +286,14 @@ class CudaBackend : public Backend {
   }
 
  private:
+  template <class F>
+  void for_scratch(F f) {
+    for (CudaScratch* memory : {&context_.scratch, &context_.rounded[0], &context_.rounded[1], &context_.plans})
+      f(*memory);
+  }
+  void freeze_scratch(bool on) {
+    for_scratch([&](CudaScratch& memory) { memory.freeze(on); });
+  }
   // The calling thread's device becomes this one: another backend of the process may have chosen its own.
   void choose() const {
     thread_local int chosen = -1;

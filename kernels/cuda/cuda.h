@@ -56,6 +56,9 @@ class CudaScratch {
 
 class CublasLt;  // cublaslt.h
 
+constexpr int kMostArrived = 4096;
+struct RecordedOps;  // recorded.h
+
 struct CudaContext {
   int device = 0;
   int multiprocessors = 0;
@@ -66,6 +69,12 @@ struct CudaContext {
   Fault* fault = nullptr;  // device memory, for kernels to report into
   Reclaim reclaim;         // lets go of memory that lies idle
   CudaScratch scratch{reclaim};
+  // Of recordings, whose operations hand things on (recorded.cu): x rounded for the next product, in turns; plans of
+  // paged attention; and counters, 0 between kernels.
+  CudaScratch rounded[2]{CudaScratch(reclaim), CudaScratch(reclaim)}, plans{reclaim};
+  int* arrived = nullptr;            // [kMostArrived]
+  bool reserving = false;            // launches are left out
+  RecordedOps* recorded = nullptr;   // while a recording is described: what is to be queued goes there
   std::shared_ptr<CublasLt> cublas;  // null until the first product that wants it, and in the emulator
   std::set<const void*> prepared;    // kernels whose shared memory limit is raised
   bool synchronous = false;          // QENG_CUDA_SYNC=1: wait for each kernel, so that an error names the right one
@@ -78,7 +87,7 @@ void finish_launch(CudaContext& context, const char* name, cudaError_t status);
 template <class... Params, class... Args>
 void launch(CudaContext& context, const char* name, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
             Args&&... args) {
-  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0 || context.reserving) return;
   check_launch(context, name, reinterpret_cast<const void*>(kernel), grid, block, shared);
   std::tuple<Params...> values(static_cast<Params>(args)...);
 #ifdef QENG_EMULATED

@@ -1,7 +1,7 @@
 // Root-mean-square norm of rows, with or without the residual's addition before it, and its gradient. row_team.h says
 // which threads take a row. Where groups of a token's columns have weights of their own, a column of the grid takes the
 // rows of one group: row r of it is row r * groups + group of x.
-#include "kernels/cuda/row_team.h"
+#include "kernels/cuda/norm_row.h"
 
 namespace qeng {
 namespace {
@@ -24,45 +24,35 @@ __global__ void __launch_bounds__(kThreads)
                  float* rstd, int64_t rows, int dim, float eps, float shift) {
   constexpr int kWidth = kVector<T>, kTeams = kThreads / kLanes;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const int64_t row = int64_t{blockIdx.x} * kTeams + threadIdx.x / kLanes, start = place_of(row) * dim;
-  const int width = row < rows ? dim : 0;
+  const int64_t number = int64_t{blockIdx.x} * kTeams + threadIdx.x / kLanes, start = place_of(number) * dim;
+  const NormRow<T> row{x + start,
+                       kSum ? addend + start : nullptr,
+                       w + group_start(dim),
+                       kSum ? sum + start : nullptr,
+                       y + start,
+                       rstd + place_of(number),
+                       dim,
+                       eps,
+                       shift};
+  const int width = number < rows ? dim : 0;
   const auto column = [=](int v) { return (lane + v * kLanes) * kWidth; };
 
   Pack<T, kWidth> packs[kVectors] = {};
   for (int v = 0; v < kVectors; ++v)
-    if (column(v) < width) packs[v] = load<kWidth>(x + start + column(v));
+    if (column(v) < width) packs[v] = load<kWidth>(row.x + column(v));
   if constexpr (kSum) {
     Pack<T, kWidth> others[kVectors] = {};
     for (int v = 0; v < kVectors; ++v)
-      if (column(v) < width) others[v] = load<kWidth>(addend + start + column(v));
-    for (int v = 0; v < kVectors; ++v) {
-      if (column(v) >= width) continue;
-      float a[kWidth], b[kWidth];
-      unpack(packs[v], a);
-      unpack(others[v], b);
-      for (int i = 0; i < kWidth; ++i) a[i] += b[i];
-      packs[v] = pack<T>(a);
-      store(sum + start + column(v), packs[v]);
-    }
+      if (column(v) < width) others[v] = load<kWidth>(row.addend + column(v));
+    for (int v = 0; v < kVectors; ++v)
+      if (column(v) < width) store(row.sum + column(v), packs[v] = added(packs[v], others[v]));
   }
   float squares = 0;
-  for (int v = 0; v < kVectors; ++v) {
-    float values[kWidth];
-    unpack(packs[v], values);
-    for (int i = 0; i < kWidth; ++i) squares = fmaf(values[i], values[i], squares);
-  }
-  const float factor =
-      1.0f /
-      sqrtf(team_sum<kLanes>(squares, reinterpret_cast<float*>(shared_memory())) / static_cast<float>(dim) + eps);
-  if (lane == 0 && row < rows) rstd[place_of(row)] = factor;
-  for (int v = 0; v < kVectors; ++v) {
-    if (column(v) >= width) continue;
-    float values[kWidth], weights[kWidth];
-    unpack(packs[v], values);
-    unpack(load<kWidth>(w + group_start(dim) + column(v)), weights);
-    for (int i = 0; i < kWidth; ++i) values[i] = values[i] * factor * (weights[i] + shift);
-    store(y + start + column(v), pack<T>(values));
-  }
+  for (int v = 0; v < kVectors; ++v) squares = add_squares(packs[v], squares);
+  const float factor = row.factor(team_sum<kLanes>(squares, reinterpret_cast<float*>(shared_memory())));
+  if (lane == 0 && number < rows) *row.rstd = factor;
+  for (int v = 0; v < kVectors; ++v)
+    if (column(v) < width) store(row.y + column(v), row.scaled(packs[v], factor, column(v)));
 }
 
 template <class T>

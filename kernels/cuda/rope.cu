@@ -1,7 +1,7 @@
 // Rotary positions. A block takes a few tokens: its threads compute the tokens' sines and cosines once, into shared
 // memory, then rotate all heads of x and x2, 16 bytes of each half of a head at a time, or 32 of neighbours.
+#include "kernels/cuda/turn.h"
 #include "kernels/cuda/vector.h"
-#include "kernels/math/sincos.h"
 
 namespace qeng {
 namespace {
@@ -54,8 +54,8 @@ __global__ void __launch_bounds__(kThreads)
     for (int j = 0; j < n; ++j) {
       const int low = kInterleaved ? 2 * j : j, high = kInterleaved ? low + 1 : n + j;
       const float a = pair[low / n][low % n], b = pair[high / n][high % n];
-      rotated[low / n][low % n] = a * c[j] - b * s[j];
-      rotated[high / n][high % n] = a * s[j] + b * c[j];
+      rotated[low / n][low % n] = turned_low(a, b, c[j], s[j]);
+      rotated[high / n][high % n] = turned_high(a, b, c[j], s[j]);
     }
     store(y + place + left, pack<T>(rotated[0]));
     store(y + place + right, pack<T>(rotated[1]));

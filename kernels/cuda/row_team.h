@@ -15,21 +15,35 @@ namespace qeng::row_team {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
 
-// The sum over a row's team, the same in each of its threads. Teams of a warp and less: all lanes of the warp come
-// here. A team of the whole block needs exchange: [kWarps] in shared memory, untouched since the barrier before the
-// last one.
-template <int kLanes>
-__device__ float team_sum(float x, float* exchange) {
-  for (int offset = (kLanes < kWarp ? kLanes : kWarp) / 2; offset > 0; offset /= 2)
-    x += __shfl_xor_sync(kAllLanes, x, offset);
+// The sum over a row's team, the same in each of its threads, which stand for kPlays of the team each: x[play] is that of
+// thread play * kLanes / kPlays + its own. Teams of a warp and less: all lanes of the warp come here. A team of the whole
+// block needs exchange: [kWarps] in shared memory, untouched since the barrier before the last one, and a barrier of
+// those threads.
+template <int kLanes, int kPlays, class Barrier>
+__device__ float team_sum(const float (&x)[kPlays], float* exchange, Barrier barrier) {
+  float sum[kPlays];
+  for (int play = 0; play < kPlays; ++play) {
+    sum[play] = x[play];
+    for (int offset = (kLanes < kWarp ? kLanes : kWarp) / 2; offset > 0; offset /= 2)
+      sum[play] += __shfl_xor_sync(kAllLanes, sum[play], offset);
+  }
   if constexpr (kLanes > kWarp) {
     static_assert(kLanes == kThreads);
-    if (threadIdx.x % kWarp == 0) exchange[threadIdx.x / kWarp] = x;
-    __syncthreads();
-    x = 0;
-    for (int warp = 0; warp < kWarps; ++warp) x += exchange[warp];
+    for (int play = 0; play < kPlays; ++play)
+      if (threadIdx.x % kWarp == 0) exchange[threadIdx.x / kWarp + play * (kWarps / kPlays)] = sum[play];
+    barrier();
+    float total = 0;
+    for (int warp = 0; warp < kWarps; ++warp) total += exchange[warp];
+    return total;
+  } else {
+    static_assert(kPlays == 1);
+    return sum[0];
   }
-  return x;
+}
+template <int kLanes>
+__device__ float team_sum(float x, float* exchange) {
+  const float one[1] = {x};
+  return team_sum<kLanes>(one, exchange, [] { __syncthreads(); });
 }
 
 template <int kLanes_, int kVectors_>

@@ -1,5 +1,6 @@
 #include <utility>
 
+#include "kernels/cuda/recorded.h"
 #include "kernels/cuda/side_copies.h"
 
 namespace qeng {
@@ -126,7 +127,14 @@ std::shared_ptr<TimeSpan> CudaSideCopies::begin_span(cudaStream_t stream, bool w
   return span;
 }
 
+bool CudaSideCopies::later(std::function<void()> call) {
+  if (!context_.recorded) return false;
+  context_.recorded->calls.emplace_back(context_.recorded->ops.size(), std::move(call));
+  return true;
+}
+
 void CudaSideCopies::move(int place, void* to, const void* from, size_t bytes, cudaMemcpyKind kind, Fill* fill) {
+  if (later([=, this] { move(place, to, from, bytes, kind, fill); })) return;
   Place& memory = at(place);
   if (!memory.released) release(place);
   check_cuda(cudaStreamWaitEvent(side_.stream, memory.free, 0), "ordering streams");
@@ -150,6 +158,7 @@ void CudaSideCopies::copy_back(int place, void* pinned, const void* device, size
 }
 
 void CudaSideCopies::await(int place) {
+  if (later([=, this] { await(place); })) return;
   const std::shared_ptr<TimeSpan> span = begin_span(context_.stream, true);
   check_cuda(cudaStreamWaitEvent(context_.stream, at(place).done, 0), "ordering streams");
   span->end(context_.stream);
@@ -174,6 +183,7 @@ SideCopies::Times CudaSideCopies::times() {
 }
 
 void CudaSideCopies::release(int place) {
+  if (later([=, this] { release(place); })) return;
   Place& free = at(place);
   check_cuda(cudaEventRecord(free.free, context_.stream), "recording an event");
   free.released = true;

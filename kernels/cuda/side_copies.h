@@ -59,7 +59,8 @@ class CudaSideCopies : public SideCopies {
   };
   Place& at(int place);
   std::shared_ptr<TimeSpan> begin_span(cudaStream_t stream, bool waiting);
-  void collect();  // blocking
+  void collect();                          // blocking
+  bool later(std::function<void()> call);  // whether it is of a recording, and called when that is queued
   void move(int place, void* to, const void* from, size_t bytes, cudaMemcpyKind kind, Fill* fill = nullptr);
   CudaContext& context_;
   SideStream& side_;

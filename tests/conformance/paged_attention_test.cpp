@@ -52,57 +52,62 @@ std::vector<unsigned char> result_on(Backend& backend, const PagedAttention& op,
 
 TEST_CASE("paged attention gives a query the same bits alone, in a chunk and among other sequences") {
   for (Named& target : backends())
-    for (const DType stored : {DType::f32, DType::bf16, DType::f16, DType::q8_0})
-      for (const int window : {0, 500}) {
-        if (window && stored != DType::f32) continue;
-        INFO(target.name << ", " << dtype_name(stored) << ", window " << window);
-        Draw draw(base_seed());
-        constexpr int64_t kKeys = 1100, kMost = (kKeys + 15) / 16, kDim = 32;
-        PagedAttention base;
-        base.page_tokens = 16, base.window = window, base.scale = 0.125f;
-        base.k_pool = draw.tensor(DType::f32, {2 * kMost * 16, 2, kDim}), base.v_pool = draw.like(base.k_pool);
-        if (stored != DType::f32) {  // by KvStore, whose rounding does not matter here
-          KvStore store{base.k_pool,
-                        base.v_pool,
-                        {},
-                        draw.empty(stored, {2 * kMost * 16, 2, kDim}),
-                        draw.empty(stored, {2 * kMost * 16, 2, kDim})};
-          std::vector<double> slots(static_cast<size_t>(2 * kMost * 16));
-          for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<double>(i);
-          store.slots = draw.values(DType::i32, slots);
-          const Outcome outcome = run_on(*target.backend, store, draw.buffers());
-          const KvStore done = std::get<KvStore>(outcome.rebased);
-          std::memcpy(store.k_pool.data, done.k_pool.data, store.k_pool.bytes());
-          std::memcpy(store.v_pool.data, done.v_pool.data, store.v_pool.bytes());
-          base.k_pool = store.k_pool, base.v_pool = store.v_pool;
-        }
-        const View queries = draw.tensor(DType::f32, {2 * kKeys, 4, kDim});
-        std::vector<double> tables;
-        for (int64_t i = 0; i < 2 * kMost; ++i) tables.push_back(static_cast<double>((i * 5 + 3) % (2 * kMost)));
-        const auto part = [&](const Sequences& which, const std::vector<int64_t>& owner) {
-          const size_t held = draw.buffers().size();
-          const auto result =
-              result_on(*target.backend, part_of(draw, base, tables, kMost, which, owner, queries, kKeys), draw);
-          while (draw.buffers().size() > held) draw.buffers().pop_back();
-          return result;
-        };
-        const size_t row = 4 * kDim * 4;
-        const auto whole = part({{kKeys}, {kKeys}}, {0});
-        const auto differs = [&](const std::vector<unsigned char>& got, size_t at, int64_t key, int64_t count) {
-          return std::memcmp(got.data() + at * row, whole.data() + static_cast<size_t>(key) * row,
-                             static_cast<size_t>(count) * row) != 0;
-        };
-        for (const int64_t key : {0, 63, 64, 500, 1023, 1024, 1099})
-          CHECK(!differs(part({{key + 1}, {1}}, {0}), 0, key, 1));
-        for (const int64_t chunk : {7, 256})
-          for (const int64_t begin : {int64_t{0}, 1020 - chunk, 1100 - chunk})
-            CHECK(!differs(part({{begin + chunk}, {chunk}}, {0}), 0, begin, chunk));
-        const auto mixed = part({{900, 1090, 1, 40}, {300, 5, 1, 1}}, {1, 0, 0, 1});
-        CHECK(!differs(mixed, 300, 1085, 5));
-        CHECK(!differs(mixed, 305, 0, 1));
-        const auto other = part({{40}, {1}}, {1});
-        CHECK(std::memcmp(other.data(), mixed.data() + 306 * row, row) == 0);
+    for (const auto& [dtype, stored, window, kDim] :
+         std::initializer_list<std::tuple<DType, DType, int, int64_t>>{{DType::f32, DType::f32, 0, 32},
+                                                                       {DType::f32, DType::f32, 500, 32},
+                                                                       {DType::f32, DType::bf16, 0, 32},
+                                                                       {DType::f32, DType::f16, 0, 32},
+                                                                       {DType::f32, DType::q8_0, 0, 32},
+                                                                       {DType::bf16, DType::bf16, 0, 64},
+                                                                       {DType::bf16, DType::f16, 500, 128}}) {
+      INFO(target.name << ", q in " << dtype_name(dtype) << ", " << dtype_name(stored) << ", window " << window);
+      Draw draw(base_seed());
+      constexpr int64_t kKeys = 1100, kMost = (kKeys + 15) / 16;
+      PagedAttention base;
+      base.page_tokens = 16, base.window = window, base.scale = 0.125f;
+      base.k_pool = draw.tensor(DType::f32, {2 * kMost * 16, 2, kDim}), base.v_pool = draw.like(base.k_pool);
+      if (stored != DType::f32) {  // by KvStore, whose rounding does not matter here
+        KvStore store{base.k_pool,
+                      base.v_pool,
+                      {},
+                      draw.empty(stored, {2 * kMost * 16, 2, kDim}),
+                      draw.empty(stored, {2 * kMost * 16, 2, kDim})};
+        std::vector<double> slots(static_cast<size_t>(2 * kMost * 16));
+        for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<double>(i);
+        store.slots = draw.values(DType::i32, slots);
+        const Outcome outcome = run_on(*target.backend, store, draw.buffers());
+        const KvStore done = std::get<KvStore>(outcome.rebased);
+        std::memcpy(store.k_pool.data, done.k_pool.data, store.k_pool.bytes());
+        std::memcpy(store.v_pool.data, done.v_pool.data, store.v_pool.bytes());
+        base.k_pool = store.k_pool, base.v_pool = store.v_pool;
       }
+      const View queries = draw.tensor(dtype, {2 * kKeys, 4, kDim});
+      std::vector<double> tables;
+      for (int64_t i = 0; i < 2 * kMost; ++i) tables.push_back(static_cast<double>((i * 5 + 3) % (2 * kMost)));
+      const auto part = [&](const Sequences& which, const std::vector<int64_t>& owner) {
+        const size_t held = draw.buffers().size();
+        const auto result =
+            result_on(*target.backend, part_of(draw, base, tables, kMost, which, owner, queries, kKeys), draw);
+        while (draw.buffers().size() > held) draw.buffers().pop_back();
+        return result;
+      };
+      const size_t row = 4 * static_cast<size_t>(kDim) * dtype_size(dtype);
+      const auto whole = part({{kKeys}, {kKeys}}, {0});
+      const auto differs = [&](const std::vector<unsigned char>& got, size_t at, int64_t key, int64_t count) {
+        return std::memcmp(got.data() + at * row, whole.data() + static_cast<size_t>(key) * row,
+                           static_cast<size_t>(count) * row) != 0;
+      };
+      for (const int64_t key : {0, 63, 64, 500, 1023, 1024, 1099})
+        CHECK(!differs(part({{key + 1}, {1}}, {0}), 0, key, 1));
+      for (const int64_t chunk : {7, 256})
+        for (const int64_t begin : {int64_t{0}, 1020 - chunk, 1100 - chunk})
+          CHECK(!differs(part({{begin + chunk}, {chunk}}, {0}), 0, begin, chunk));
+      const auto mixed = part({{900, 1090, 1, 40}, {300, 5, 1, 1}}, {1, 0, 0, 1});
+      CHECK(!differs(mixed, 300, 1085, 5));
+      CHECK(!differs(mixed, 305, 0, 1));
+      const auto other = part({{40}, {1}}, {1});
+      CHECK(std::memcmp(other.data(), mixed.data() + 306 * row, row) == 0);
+    }
 }
 
 // Ascending levels, tiles of random codes and scales, and rows that some keys are taken from.

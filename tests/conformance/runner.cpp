@@ -41,9 +41,6 @@ std::vector<Named>& backends() {
   return list;
 }
 
-namespace {
-
-// Moves each view of the op from host buffer i to `places[i]`, which is where the tensor of that buffer lies elsewhere.
 Op rebase(Op op, std::deque<Buffer>& buffers, const std::vector<void*>& places) {
   for_each_view(op, [&](const char*, View& view, Access) {
     for (size_t i = 0; i < buffers.size(); ++i)
@@ -55,6 +52,8 @@ Op rebase(Op op, std::deque<Buffer>& buffers, const std::vector<void*>& places) 
   });
   return op;
 }
+
+namespace {
 
 bool all_poison(const unsigned char* bytes, size_t count) {
   return std::all_of(bytes, bytes + count, [](unsigned char byte) { return byte == kPoison; });

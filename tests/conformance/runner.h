@@ -18,6 +18,9 @@ struct Named {
 // the emulator where $QENG_CUDA_LIBRARY names its library. $QENG_BACKENDS: "cpu" or "cuda" for these alone.
 std::vector<Named>& backends();
 
+// The op, each view of host buffer i moved to `places[i]`, which is where the tensor of that buffer lies elsewhere.
+Op rebase(Op op, std::deque<Buffer>& buffers, const std::vector<void*>& places);
+
 // Runs the op on a copy of the draw's memory on the backend. Afterwards `memory` holds that copy, and `rebased` shows
 // it. Throws what the backend throws.
 struct Outcome {

@@ -12,7 +12,7 @@ Op sort(Draw& draw) {
   Sort op;
   const DType dtype = draw.pick({DType::f32, DType::bf16, DType::f16, DType::i32});
   const int64_t rows = draw.size(20), n = draw.integer(0, 7) ? draw.size(200) : draw.integer(4000, 9000);
-  const int64_t k = draw.flip() ? n : draw.integer(1, n);
+  const int64_t k = draw.flip() ? n : n > 4096 && draw.flip() ? draw.size(1024) : draw.integer(1, n);
   op.x = draw.tensor(dtype, {rows, n}, draw.pick({1.0, 30.0}));
   const bool whole = draw.flip();  // many equal ones
   for (int64_t i = 0; whole && i < op.x.elements(); ++i) encode(op.x, i, std::nearbyint(decode(op.x, i)));

@@ -265,6 +265,8 @@ void compute(const Running& product, Sums& sums) {
   if (!first.accumulate) std::fill(sums.values.begin(), sums.values.end(), 0.0f);
   for (int r = 0; r < kRows; ++r) {
     float* __restrict__ row = sums.values.data() + r * n;
+    for (int j = 0; device_rounding() && j < n; ++j) row[j] = tensor_sum(row[j], a + r * kDepth, b.data() + j, n);
+    if (device_rounding()) continue;
     for (int k = 0; k < kDepth; ++k) {
       const float* __restrict__ column = b.data() + k * n;
       const float factor = a[r * kDepth + k];

@@ -15,6 +15,14 @@ __attribute__((weak)) void __asan_unpoison_memory_region(const volatile void* ad
 }
 
 namespace emulator {
+int capability() {
+  static const int value = [] {
+    const char* text = std::getenv("QENG_EMULATOR_CC");
+    return text ? static_cast<int>(std::strtod(text, nullptr) * 10 + 0.5) : 90;
+  }();
+  return value;
+}
+
 namespace {
 
 constexpr size_t kMargin = 256;
@@ -47,14 +55,6 @@ thread_local cudaError_t last = cudaSuccess;
 cudaError_t stuck = cudaSuccess;
 bool device_open = false;
 
-// 9.0 is 90.
-int capability() {
-  static const int value = [] {
-    const char* text = std::getenv("QENG_EMULATOR_CC");
-    return text ? static_cast<int>(std::strtod(text, nullptr) * 10 + 0.5) : 90;
-  }();
-  return value;
-}
 int shared_optin() { return (capability() >= 90 ? 227 : capability() == 80 || capability() == 87 ? 163 : 99) * 1024; }
 constexpr int kSharedDefault = 48 * 1024;
 

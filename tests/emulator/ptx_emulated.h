@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/device.h"
 #include "tests/emulator/block.h"
+#include "tests/emulator/rounding.h"
 
 namespace emulator {
 
@@ -67,12 +68,12 @@ inline T opaque(T x) {
 }
 
 inline float exp2_approx(float x) {
-  const float y = exp2f(std::fabs(x) < 0x1p-126f ? 0.0f : x);
+  const float y = emulator::off_by(x, exp2f(std::fabs(x) < 0x1p-126f ? 0.0f : x), 2);
   return y < 0x1p-126f ? 0.0f : y;
 }
-inline float rsqrt_approx(float x) { return rsqrtf(x); }
+inline float rsqrt_approx(float x) { return emulator::off_by(x, rsqrtf(x), 2.9f); }  // 2^-22.4
 inline float reciprocal_approx(float x) {
-  const float y = 1.0f / x;
+  const float y = emulator::off_by(x, 1.0f / x, 1);
   return std::fabs(y) < 0x1p-126f ? std::copysign(0.0f, y) : y;
 }
 inline uint32_t pack_bf16(float low, float high) { return uint32_t{to_bf16(high).bits} << 16 | to_bf16(low).bits; }

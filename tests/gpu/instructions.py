@@ -1,4 +1,5 @@
-"""What a byte of a weight costs in instructions, in products of one row by block formats: read from the machine code.
+"""What a byte costs in instructions, of a weight in products of one row by block formats and of a paged cache in attention:
+read from the machine code.
 
     python3 instructions.py libqeng_cuda.so [NVDISASM]
 
@@ -9,6 +10,10 @@ by one product, and a product of a warp takes so many; so the loop itself tells 
 
     bytes of a pass = products, times codes of a product, times bytes of a block / its elements
     thread-instructions a byte = 32 instructions / bytes of a pass
+
+Attention over a paged cache in bf16 or f16 (paged_mma.cu, the form for decoding) is counted likewise: a pass of its loop
+takes 64 keys and their values of a head, whose products by tensor cores must all be in the loop. What ends a piece of 256
+keys stands in the loop too, and counts as if it ended each pass.
 
 Some instruction of the loop must move on by just as many bytes of a row; else codes are no longer taken so. Each kernel
 has a limit, and no kernel of the library may use local memory. With NVDISASM, its reading of the counted files is compared.
@@ -41,7 +46,10 @@ LIMITS = {
     ("IQ3_S", 4): 17.9, ("IQ3_XXS", 4): 22.5, ("IQ2_S", 4): 22.6, ("IQ2_XS", 4): 26.8, ("IQ2_XXS", 4): 31.8,
     ("IQ1_S", 4): 25.5, ("IQ1_M", 4): 22.4,
     ("PTQ1_0", 1): 59.8, ("TQ1_0", 1): 79.2,
+    ("cache bf16", 64): 7.1, ("cache bf16", 128): 4.7, ("cache bf16", 256): 3.0,  # the second: dimensions of a head
+    ("cache f16", 64): 7.9, ("cache f16", 128): 5.0, ("cache f16", 256): 3.2,
 }
+CACHE_KEYS = 64  # of a pass
 
 # What a GPU issues while it reads a byte: multiprocessors, each with 4 schedulers of 32 threads, times GHz (boost), over
 # GB/s, by the makers' data sheets. Instructions are counted for sm_90a alone: other GPUs' code differs a little.
@@ -75,17 +83,23 @@ def counted(name):
     return None
 
 
+def cached(name):
+    """Of a mangled name: (format, dimensions) of the kernels of attention that decode; or None."""
+    found = re.search(r"16paged_mma_kernelI.*4FormI\w*?\d(bf16|f16)ELi(\d+)ELi16E", name)
+    return found and (f"cache {found[1]}", int(found[2]))
+
+
 def words(code):
     """What counts: {index: a product, "local", or "back to N" for a backward branch}."""
-    # IDP, BMMA, LDL, STL; the bits above say where operands are.
-    kinds = {0x026: "dp4a", 0x03d: "bits", 0x183: "local", 0x187: "local"}
+    # IDP, BMMA, HMMA, LDL, STL; the bits above say where operands are.
+    kinds = {0x026: "dp4a", 0x03d: "bits", 0x03c: "mma", 0x183: "local", 0x187: "local"}
     found = {i: kinds[low & 0x1ff] for i, (low, _) in enumerate(code) if low & 0x1ff in kinds}
     return found | {last: f"back to {first}" for first, last in machine_code.loops(code)}
 
 
 def disassembled(lines):
     """The same, from the disassembler's lines."""
-    kinds = {"IDP": "dp4a", "BMMA": "bits", "LDL": "local", "STL": "local"}
+    kinds = {"IDP": "dp4a", "BMMA": "bits", "HMMA": "mma", "LDL": "local", "STL": "local"}
     labels, found, at = {}, {}, -1
     for line in lines:
         if label := re.match(r"(\.L_\w+):", line):
@@ -113,10 +127,23 @@ def instructions_a_byte(kernel, warps, code, found):
     return 32 * (last + 1 - first) / taken
 
 
+def of_cache(kernel, code, found):
+    """The same of a pass over keys and values of two bytes an element."""
+    dim, products = kernel[1], [i for i, word in found.items() if word == "mma"]
+    inside = lambda loop: sum(loop[0] <= i <= loop[1] for i in products)
+    first, last = max(machine_code.loops(code), key=lambda loop: (inside(loop), loop[0] - loop[1]))
+    # Of 16 rows, 8 columns and 16 terms: a warp's 16 keys times the queries, and its quarter of the columns.
+    wanted = dim // 16 * 2 + CACHE_KEYS // 16 * (dim // 4 // 8)
+    if inside((first, last)) != wanted:
+        sys.exit(f"FAILED: {kernel}: {inside((first, last))} products in the loop, expected {wanted}: tell tests/gpu/instructions.py "
+                 "how to count")
+    return 128 * (last + 1 - first) / (2 * CACHE_KEYS * dim * 2)
+
+
 def faults(figures, limits):
     """What is wrong, a line each."""
     for kernel in sorted(figures.keys() | limits.keys()):
-        label = "{}, {} rows to a warp,".format(*kernel)
+        label = "{}, {} rows to a warp or dimensions,".format(*kernel)
         if kernel not in figures:
             yield f"{label} has a limit, and is not in the library"
         elif kernel not in limits:
@@ -144,7 +171,7 @@ def main():
     for architecture, elf in machine_code.cubins(library):
         if architecture != 90:
             continue
-        some = any(counted(name) for name, _ in machine_code.sections(elf))
+        some = any(counted(name) or cached(name) for name, _ in machine_code.sections(elf))
         theirs = machine_code.disassembled(nvdisasm, elf) if nvdisasm and some else {}
         for name, code in machine_code.sections(elf):
             code = machine_code.instructions(code)
@@ -154,18 +181,20 @@ def main():
                 sys.exit(f"FAILED: {name}: {nvdisasm} reads {other}, this test {found}")
             if "local" in found.values():
                 wrong.append(f"{name} uses local memory")
+            if of := cached(name):
+                figures[of] = of_cache(of, code, found)
             if of := counted(name):
                 figures[of[0]] = instructions_a_byte(*of, code, found)
                 compiler = machine_code.compiler(elf)
     if not kernels:
         print("SKIPPED: the library was not built for sm_90a")
         return
-    print("format, rows to a warp; instructions a byte, limit; share of the bandwidth that issue allows on "
+    print("format, rows to a warp or dimensions; instructions a byte, limit; share of the bandwidth that issue allows on "
           + ", ".join(f"{name} (issues {issued:.1f})" for name, issued in GPUS.items()))
     for (name, weights), figure in sorted(figures.items(), key=lambda each: each[1]):
         limit = LIMITS.get((name, weights), 0)
         shares = "".join(f"{min(1, issued / figure):6.0%}" for issued in GPUS.values())
-        print(f"{name:8} {weights:2}   {figure:6.2f} {limit:5.1f}  {shares}" + f"   above the goal of {GOAL}" * (limit > GOAL))
+        print(f"{name:10} {weights:3}   {figure:6.2f} {limit:5.1f}  {shares}" + f"   above the goal of {GOAL}" * (limit > GOAL))
     check_this(figures)
     if compiler != COMPILER:
         print(f"SKIPPED: the limits are of ptxas {COMPILER}, this build's is {compiler}: only what is there is compared")

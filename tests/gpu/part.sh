@@ -168,14 +168,16 @@ part_bits() {
     count=$((count + 1))
     if [[ $now == "$first" ]]; then echo "$1: the same bits"; else echo "FAILED: $1 differs"; status=1; fi
   }
-  if ((!emulated)) && [[ -x $conformance ]]; then  # products of other shapes, whose bits only a GPU can tell
-    count=$((count + 1))
-    if QENG_BACKENDS=cuda "$conformance" 'a row of a linear layer*' >"$out/bits_rows.text" 2>&1; then
-      echo "a row alone and in batches: the same bits"
-    else
-      echo "FAILED: a row of a linear layer has other bits in a batch: $(grep -m1 'rows\|cuda' "$out/bits_rows.text")"
-      status=1
-    fi
+  if ((!emulated)) && [[ -x $conformance ]]; then  # of instructions whose bits only a GPU can tell, and of its own roundings
+    for kind in 'a row of a linear layer*' 'paged attention gives*' 'a recording of decoder layers*'; do
+      count=$((count + 1))
+      if QENG_BACKENDS=cuda "$conformance" "$kind" >"$out/bits_$count.text" 2>&1; then
+        echo "$kind: the same bits"
+      else
+        echo "FAILED: $kind: other bits: $(grep -m1 'rows\|cuda' "$out/bits_$count.text")"
+        status=1
+      fi
+    done
   fi
   local adapter=adapter/adapter_model.safetensors
   for dtype in f32 bf16; do

@@ -1,5 +1,6 @@
 #include "engine/generate/sampler.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <random>
@@ -172,4 +173,83 @@ TEST_CASE("sampler: refuses options out of range and logits that mean nothing") 
   std::vector<int32_t> integers = {1, 2};
   REQUIRE_THROWS_AS(sampler.next(View(integers.data(), DType::i32, {2})), Error);
   REQUIRE_THROWS_AS(sampler.next(View(nan.data(), DType::f32, {0})), Error);
+}
+
+TEST_CASE("sampler: the largest logits alone give the token that all give, or say that they do not decide") {
+  constexpr int64_t kVocab = 700, kTop = 48;
+  std::mt19937 engine(7);
+  const auto random = [&](double low, double high) {
+    return std::uniform_real_distribution<double>(low, high)(engine);
+  };
+  int decided = 0, undecided = 0, drawn = 0;
+  for (int round = 0; round < 400; ++round) {
+    const auto sometimes = [&](double value, double otherwise) { return random(0, 1) < 0.4 ? value : otherwise; };
+    SamplingOptions options;
+    options.seed = static_cast<uint64_t>(round), options.temperature = sometimes(0, random(0.2, 2));
+    options.top_k = static_cast<int64_t>(random(1, 30)), options.top_p = sometimes(random(0.3, 1), 1);
+    options.min_p = sometimes(random(0, 0.3), 0), options.typical_p = sometimes(random(0.3, 1), 1);
+    options.repetition_penalty = sometimes(random(1, 1.5), 1), options.presence_penalty = sometimes(random(0, 2), 0);
+    options.frequency_penalty = sometimes(random(0, 1), 0), options.penalty_window = round % 3 ? 0 : 20;
+    options.dry.multiplier = sometimes(random(0, 3), 0), options.dry.allowed_length = 1;
+    if (options.temperature > 0) options.xtc_probability = sometimes(0.7, 0);
+    if (round % 4 == 0) options.logit_bias = {{static_cast<int32_t>(random(0, kVocab)), -random(0, 5)}};
+    TokenSampler of_top(options), of_all(options);
+    REQUIRE(!of_top.needs_all());
+    for (int step = 0; step < 12; ++step, ++drawn) {
+      std::vector<float> logits;
+      for (int64_t i = 0; i < kVocab; ++i) logits.push_back(static_cast<float>(random(-8, 8)));
+      if (round % 5 == 0)
+        for (float& z : logits) z = std::nearbyint(z);  // many equal ones
+      TokenMask mask(kVocab);
+      for (int64_t i = 0; i < kVocab; ++i)
+        if (random(0, 1) < (round % 2 ? 0.5 : 0.02) || i == 3) mask.allow(i);
+      const TokenMask* given = round % 3 == 1 ? &mask : nullptr;
+      std::vector<int32_t> order(kVocab);
+      for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
+      std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+        return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)];
+      });
+      order.resize(kTop);
+      std::vector<float> values;
+      for (const int32_t token : order) values.push_back(logits[static_cast<size_t>(token)]);
+      const auto token = of_top.next_of_top({values, order, kVocab}, given);
+      const int32_t wanted = of_all.next(view(logits), given);
+      if (token) {
+        REQUIRE(*token == wanted);
+        ++decided;
+      } else {
+        REQUIRE(of_top.next(view(logits), given) == wanted);
+        ++undecided;
+      }
+      of_top.accept(wanted), of_all.accept(wanted);
+    }
+  }
+  CHECK(decided > drawn / 2);
+  CHECK(undecided > drawn / 20);  // few may come, or many are equal
+}
+
+TEST_CASE("sampler: where a logit may rise, or all of them count, the largest alone decide nothing") {
+  const std::vector<float> values = {2, 1};
+  const std::vector<int32_t> tokens = {1, 0};
+  const auto refuses = [&](const SamplingOptions& options) {
+    TokenSampler sampler(options);
+    return sampler.needs_all() && !sampler.next_of_top({values, tokens, 5});
+  };
+  SamplingOptions greedy;
+  greedy.temperature = 0;
+  CHECK(!refuses(greedy));
+  SamplingOptions changed = greedy;
+  CHECK((changed.repetition_penalty = 0.9, refuses(changed)));
+  CHECK((changed = greedy, changed.presence_penalty = -1, refuses(changed)));
+  CHECK((changed = greedy, changed.frequency_penalty = -1, refuses(changed)));
+  CHECK((changed = greedy, changed.logit_bias = {{4, 1.0}}, refuses(changed)));
+  CHECK((changed = greedy, changed.top_n_sigma = 1, refuses(changed)));
+  CHECK((changed = greedy, changed.mirostat = 2, refuses(changed)));
+  CHECK(refuses({}));  // all of them may come
+  CHECK((changed = {}, changed.top_k = 129, refuses(changed)));
+  TokenSampler sampler(greedy);
+  CHECK(sampler.next_of_top({values, tokens, 5}) == 1);
+  CHECK(!sampler.next_of_top({{}, {}, 5}));
+  const std::vector<float> bad = {NAN, 1};
+  CHECK(!sampler.next_of_top({bad, tokens, 5}));  // which next() refuses
 }

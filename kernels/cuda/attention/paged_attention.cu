@@ -126,8 +126,8 @@ __global__ void __launch_bounds__(kThreads) paged_attention_kernel(Paged<T> a) {
   int* shared_item = reinterpret_cast<int*>(p + kTileRows * kStep);
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
 
-  for (int next = next_item(a.plan, shared_item); next < a.plan->items * shape.columns;
-       next = next_item(a.plan, shared_item)) {
+  for (int next = next_item(a.plan, shape.columns, shared_item); next < a.plan->items * shape.columns;
+       next = next_item(a.plan, shape.columns, shared_item)) {
     const PagedItem item = a.plan->list()[next / shape.columns];
     const int kv_head = next % shape.columns / shape.head_blocks;
     const int head_block = next % shape.columns % shape.head_blocks * shape.tile_heads;
@@ -258,7 +258,7 @@ __global__ void __launch_bounds__(kThreads) merge_pages(PagedOutput a) {
     RowSums<kColumns> all;
     for (int i = item.item; i < item.item + item.pieces; ++i) {
       const float* from =
-          a.partial + ((int64_t{i} * shape.columns + column) * kTileRows + r) * partial_row(shape.value_dim);
+          a.partial + ((int64_t{i} * shape.columns + column) * shape.tile_rows + r) * partial_row(shape.value_dim);
       const MergeFactors factors = merge_pieces(all.top, all.total, from[4 * fours], from[4 * fours + 1]);
 #pragma unroll
       for (int u = 0; u < kColumns; ++u) {
@@ -272,6 +272,18 @@ __global__ void __launch_bounds__(kThreads) merge_pages(PagedOutput a) {
                   head = column / shape.head_blocks * shape.group + head_block + r % heads;
     write_row(a, (token * shape.heads + head) * shape.value_dim, shape.value_dim, a.sinks ? a.sinks + head : nullptr,
               all);
+  }
+  if (!a.rounded) return;
+  __syncthreads();
+  const int columns = shape.group * shape.value_dim;  // of the block
+  const int64_t k = int64_t{shape.kv_heads} * columns, base = int64_t{column} * columns;
+  const int runs = (columns + kWarpRun - 1) / kWarpRun;
+  for (int i = static_cast<int>(threadIdx.x) / kWarp; i < item.queries * runs; i += kWarps) {
+    const int64_t row = item.first + i / runs;
+    const int within = i % runs * kWarpRun + lane * kRun;
+    float values[kRun] = {};
+    if (within < columns) unpack(load<kRun>(static_cast<const bf16*>(a.o) + row * k + base + within), values);
+    round_run(values, within < columns, row, base + within, k, a.rounded);
   }
 }
 
@@ -320,21 +332,32 @@ void merge_partials(const PagedOutput& out, CudaContext& context) {
     QENG_LAUNCH(context, merge_pages<2>, grid, dim3(kThreads), 0, out);
 }
 
-void run(const PagedAttention& op, CudaContext& context) {
-  const PagedShape shape = paged_shape(op, context);
-  if (op.q.elements() == 0) return;
-  PagedOutput out{op.o.data, op.q.dtype == DType::f32, op.sinks ? op.sinks.as<float>() : nullptr, nullptr, shape};
-  out.plan = plan_pages(shape, op.cu_q, op.lengths, context);
+void attend(const PagedAttention& op, const PagedShape& shape, PagedPlan* plan, const RoundedRows& rounded,
+            CudaContext& context) {
+  PagedOutput out{op.o.data, op.q.dtype == DType::f32, op.sinks ? op.sinks.as<float>() : nullptr, nullptr, shape, plan,
+                  rounded};
   if (shape.divided)
     out.partial = context.scratch.take<float>(int64_t{shape.most_tiles} * shape.most_pieces * shape.columns *
-                                              kTileRows * partial_row(shape.value_dim));
-  if (!op.k_levels && !op.v_levels && op.k_pool.dtype == op.v_pool.dtype) {
+                                              shape.tile_rows * partial_row(shape.value_dim));
+  if (suits_paged_mma(op, context)) {
+    paged_by_mma(op, out, context);
+  } else if (!op.k_levels && !op.v_levels && op.k_pool.dtype == op.v_pool.dtype) {
     attend_plain(op, out, context);
   } else {
     const PagedSides sides = paged_sides(op, out, context);
     if (!paged_by_tiles(sides, context)) paged_by_rows(sides, context);
   }
   if (out.partial) merge_partials(out, context);
+}
+
+bool rounds_merged(const PagedShape& shape) {
+  return shape.divided && shape.head_blocks == 1 && shape.value_dim % kRun == 0;
+}
+
+void run(const PagedAttention& op, CudaContext& context) {
+  const PagedShape shape = paged_shape(op, context);
+  if (op.q.elements() == 0) return;
+  attend(op, shape, plan_pages(shape, op.cu_q, op.lengths, context.scratch, context), {}, context);
 }
 
 }  // namespace qeng

@@ -13,19 +13,22 @@
 
 namespace qeng {
 
-constexpr int kTileRows = 16;    // queries times query heads of a group: they share each load of a key
-constexpr int kPieceKeys = 256;  // 128 KB of keys and values of a head in bf16, several microseconds of one block
+constexpr int kTileRows = 16;      // queries times query heads of a group: they share each load of a key
+constexpr int kManyTileRows = 64;  // of a prompt, where tensor cores take them (paged_mma.cu)
+constexpr int kPieceKeys = 256;    // 128 KB of keys and values of a head in bf16, several microseconds of one block
 
 struct PagedShape {
   int tokens, sequences, heads, kv_heads, group, dim, value_dim;
   int most_pages, page_tokens, pool_pages;
   int window;       // 0: none
+  int tile_rows;    // kTileRows or kManyTileRows
   int tile_heads;   // query heads of a tile: the group, or up to kTileRows of it
   int head_blocks;  // of tile_heads, to a group
   int tile_queries;
   int columns;  // kv_heads * head_blocks: each item is done for each of them
   int most_tiles, most_pieces;
   bool divided;  // an item has one piece
+  bool operator==(const PagedShape&) const = default;
 };
 PagedShape paged_shape(const PagedAttention& op, const CudaContext& context);
 
@@ -41,13 +44,18 @@ struct alignas(16) PagedPlan {  // the items lie behind it, and where it is divi
     return list() + int64_t{shape.most_tiles} * shape.most_pieces;
   }
 };
-// In scratch memory, filled by a kernel that this queues; it reports boundaries and lengths that are wrong.
-PagedPlan* plan_pages(const PagedShape& shape, const View& cu_q, const View& lengths, CudaContext& context);
+// In `memory`, filled by a kernel that this queues; it reports boundaries and lengths that are wrong.
+PagedPlan* plan_pages(const PagedShape& shape, const View& cu_q, const View& lengths, CudaScratch& memory,
+                      CudaContext& context);
 
-// The next item, the same in each thread of the block; a barrier before and after (as next_item of attention.h).
-__device__ inline int next_item(PagedPlan* plan, int* shared_item) {
+// The next item, the same in each thread of the block; a barrier before and after (as next_item of attention.h). Each
+// block comes once more than it gets one; the last of all leaves the plan as it was, for another kernel.
+__device__ inline int next_item(PagedPlan* plan, int columns, int* shared_item) {
   __syncthreads();
-  if (threadIdx.x == 0) *shared_item = atomicAdd(&plan->taken, 1);
+  if (threadIdx.x == 0) {
+    *shared_item = atomicAdd(&plan->taken, 1);
+    if (*shared_item == plan->items * columns + static_cast<int>(gridDim.x) - 1) atomicExch(&plan->taken, 0);
+  }
   __syncthreads();
   return *shared_item;
 }

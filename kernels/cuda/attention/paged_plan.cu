@@ -1,4 +1,4 @@
-#include "kernels/cuda/attention/paged_attention.h"
+#include "kernels/cuda/attention/paged_rows.h"
 #include "kernels/kv_pools.h"
 
 namespace qeng {
@@ -119,13 +119,16 @@ PagedShape paged_shape(const PagedAttention& op, const CudaContext& context) {
   shape.window = i(std::min<int64_t>(std::max(0, op.window), kMost));
   shape.tile_heads = std::min(shape.group, kTileRows);
   shape.head_blocks = i(ceil_div(shape.group, shape.tile_heads));
-  shape.tile_queries = std::max(1, kTileRows / shape.tile_heads);
+  // Which of the two makes no difference to the bits.
+  const bool many = suits_paged_mma(op, context) && dim <= 128 && tokens * shape.tile_heads > 2 * kTileRows * sequences;
+  shape.tile_rows = many ? kManyTileRows : kTileRows;
+  shape.tile_queries = std::max(1, shape.tile_rows / shape.tile_heads);
   shape.columns = shape.kv_heads * shape.head_blocks;
   shape.most_tiles = i(std::min<int64_t>(tokens, tokens / shape.tile_queries + sequences + 1));
   int64_t pieces = std::max<int64_t>(1, ceil_div(keys, kPieceKeys));
   if (op.window > 0) pieces = std::min<int64_t>(pieces, (int64_t{op.window} + shape.tile_queries) / kPieceKeys + 2);
   const int64_t partials =
-      int64_t{shape.most_tiles} * pieces * shape.columns * kTileRows * partial_row(shape.value_dim);
+      int64_t{shape.most_tiles} * pieces * shape.columns * shape.tile_rows * partial_row(shape.value_dim);
   constexpr int64_t kMostPartials = int64_t{1} << 26;  // floats: 256 MB
   shape.divided = pieces > 1 &&
                   shape.most_tiles * int64_t{shape.columns} < int64_t{kResident} * context.multiprocessors &&
@@ -134,11 +137,12 @@ PagedShape paged_shape(const PagedAttention& op, const CudaContext& context) {
   return shape;
 }
 
-PagedPlan* plan_pages(const PagedShape& shape, const View& cu_q, const View& lengths, CudaContext& context) {
+PagedPlan* plan_pages(const PagedShape& shape, const View& cu_q, const View& lengths, CudaScratch& memory,
+                      CudaContext& context) {
   const size_t items = static_cast<size_t>(shape.most_tiles) * static_cast<size_t>(shape.most_pieces),
                tiles = shape.divided ? static_cast<size_t>(shape.most_tiles) : 0;
-  auto* plan = static_cast<PagedPlan*>(context.scratch.take(sizeof(PagedPlan) + (items + tiles) * sizeof(PagedItem)));
-  int* starts = context.scratch.take<int>(shape.sequences + 2);
+  auto* plan = static_cast<PagedPlan*>(memory.take(sizeof(PagedPlan) + (items + tiles) * sizeof(PagedItem)));
+  int* starts = memory.take<int>(shape.sequences + 2);
   QENG_LAUNCH(context, plan_pages_kernel, dim3(1), dim3(kThreads), kWarps * sizeof(int), shape, cu_q.as<int32_t>(),
               lengths.as<int32_t>(), starts, plan, context.fault);
   return plan;

@@ -74,8 +74,8 @@ __global__ void __launch_bounds__(kThreads, 2) paged_rows_kernel(PagedSides a) {
   int* shared_item = reinterpret_cast<int*>(p + kTileRows * kStep);
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
 
-  for (int next = next_item(a.out.plan, shared_item); next < a.out.plan->items * shape.columns;
-       next = next_item(a.out.plan, shared_item)) {
+  for (int next = next_item(a.out.plan, shape.columns, shared_item); next < a.out.plan->items * shape.columns;
+       next = next_item(a.out.plan, shape.columns, shared_item)) {
     const PagedItem item = a.out.plan->list()[next / shape.columns];
     const int kv_head = next % shape.columns / shape.head_blocks;
     const int head_block = next % shape.columns % shape.head_blocks * shape.tile_heads;

@@ -2,6 +2,7 @@
 // columns of it, in fours.
 #pragma once
 #include "kernels/cuda/attention/paged_attention.h"
+#include "kernels/cuda/linear/row_round.h"
 #include "kernels/cuda/vector.h"
 
 namespace qeng {
@@ -13,6 +14,7 @@ struct PagedOutput {
   float* partial;      // of a divided plan: [items, columns, kTileRows, partial_row]
   PagedShape shape;
   PagedPlan* plan;
+  RoundedRows rounded;  // o of a divided plan, for the product after it (rounds_merged); or no codes
 };
 
 // What a row has summed; columns 4 * lane + 128 u + i are the lane's.
@@ -80,6 +82,14 @@ __device__ void end_piece(RowSums<kColumns>& all, const RowSums<kColumns>& sums,
   }
 }
 
+// Queues the kernels of PagedAttention but the plan's, which is left as it was.
+void attend(const PagedAttention& op, const PagedShape& shape, PagedPlan* plan, const RoundedRows& rounded,
+            CudaContext& context);
+// Whether its last kernel can round o, in groups that divide the columns of a key head's queries.
+bool rounds_merged(const PagedShape& shape);
+// By tensor cores, for q in bf16 over pools of bf16 or f16.
+bool suits_paged_mma(const PagedAttention& op, const CudaContext& context);
+void paged_by_mma(const PagedAttention& op, const PagedOutput& out, CudaContext& context);
 // Queues the merging of a divided plan's pieces.
 void merge_partials(const PagedOutput& out, CudaContext& context);
 

@@ -2,18 +2,12 @@
 // that a query takes exactly.
 #pragma once
 #include "kernels/cuda/attention/paged_rows.h"
+#include "kernels/cuda/pool_slot.h"
 #include "kernels/math/blocks/q8_0.h"
 #include "kernels/math/kv_codes.h"
 
 namespace qeng {
 
-// The slot of a pool that token t is stored to; -1: nowhere. tells: whether this thread reports one that is wrong.
-__device__ inline int64_t pool_slot(const int32_t* slots, int64_t t, int64_t pool_slots, bool tells, Fault* fault) {
-  const int64_t slot = slots[t];
-  if (slot >= -1 && slot < pool_slots) return slot;
-  if (tells) report(fault, FaultKind::slot, t, slot, pool_slots);
-  return -1;
-}
 // Queues the encoding of rows into a pool of codes: keys or values of KvStore.
 void store_codes(const View& from, const View& slots, const View& pool, const View& levels, bool values,
                  CudaContext& context);

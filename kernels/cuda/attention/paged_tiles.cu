@@ -18,11 +18,11 @@ __global__ void __launch_bounds__(kThreads, 2) paged_tiles_kernel(PagedSides a, 
   char* tables = shared_memory();
   Worker<F> worker(a, layout, *reinterpret_cast<Shared<F>*>(tables + layout.bytes()));
   const int items = a.out.plan->items * a.out.shape.columns;
-  int next = next_item(a.out.plan, &worker.s.item);
+  int next = next_item(a.out.plan, a.out.shape.columns, &worker.s.item);
   if (next >= items) return;
   if (a.keys.codes) fill_tables<kThreads>(tables, layout, a.keys.shape, a.keys.levels, false);
   if (a.values.codes) fill_tables<kThreads>(tables, layout, a.values.shape, a.values.levels, true);
-  for (; next < items; next = next_item(a.out.plan, &worker.s.item)) {
+  for (; next < items; next = next_item(a.out.plan, a.out.shape.columns, &worker.s.item)) {
     worker.begin_item(next);
     for (int turn = 0; turn < worker.rows; turn += F::kRows) {
       worker.begin_turn(turn);

@@ -13,6 +13,7 @@ void grouped_rows(const GroupedMatmul& op, const Experts& experts, CudaContext& 
                              nullptr,
                              op.y.data,
                              n,
+                             0,
                              op.bias.dtype == DType::f32,
                              op.y.dtype == DType::f32,
                              n % 8 == 0 && aligned(op.y.data, 16)};

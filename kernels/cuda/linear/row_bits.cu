@@ -5,50 +5,20 @@
 // into the product, and with bits b of w = 2 b - 1 and planes X_p of codes q
 //   sum_k w q = 2 sum_p 2^p sum_k b X_p - sum_k q     (2^7 counts negative)
 // The four warps of a block have the same 16 rows and every fourth span; spans are added in the order of row_linear.h.
-#include "kernels/cuda/linear/row_linear.h"
+#include "kernels/cuda/linear/row_end.h"
 #include "kernels/cuda/ptx/ptx_int8.h"
 
 namespace qeng {
 
 namespace {
 
-constexpr int kTileRows = 16, kPlanes = 8, kSpanWords = kSpan / 32, kThreads = kSpanSums * kWarp;
+constexpr int kTileRows = 16, kSpanWords = kSpan / 32, kThreads = kSpanSums * kWarp;
 constexpr int kAhead = 4;  // spans whose weights are on their way: 2 KB of a warp
-
-struct Planes {
-  uint32_t* bits;  // [rows, spans, kPlanes, kSpanWords], element 32 w + i of a span as bit i of word w
-  int* totals;     // [rows, spans]: sums of codes
-};
-
-// A thread to 32 elements, eight to a span, of which the last may lie behind the row's end.
-__global__ void __launch_bounds__(kThreads) cut_planes(RowProducts p, Planes to, int64_t spans) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x, row = i / (spans * kSpanWords);
-  const int64_t word = i % (spans * kSpanWords);
-  const bool real = row < p.rows && word * 32 < p.k;
-  uint32_t planes[kPlanes] = {};
-  int total = 0;
-  if (real) {
-    const auto* codes = reinterpret_cast<const uint32_t*>(p.codes + row * p.k + word * 32);  // CodeOrder::bits
-#pragma unroll
-    for (int e = 0; e < 32; ++e)
-#pragma unroll
-      for (int plane = 0; plane < kPlanes; ++plane) planes[plane] |= (codes[e % 8] >> (e / 8 * 8 + plane) & 1u) << e;
-    const int* sums = p.sums + (row * p.k + word * 32) / kSumStep;
-    total = sums[0] + sums[1];
-  }
-#pragma unroll
-  for (int step = 1; step < kSpanWords; step *= 2) total += __shfl_xor_sync(kAllLanes, total, step);
-  if (row >= p.rows) return;
-  const int64_t span = row * spans + word / kSpanWords;
-#pragma unroll
-  for (int plane = 0; plane < kPlanes; ++plane)
-    to.bits[(span * kPlanes + plane) * kSpanWords + word % kSpanWords] = planes[plane];
-  if (word % kSpanWords == 0) to.totals[span] = total;
-}
 
 // kRows: 1 or kBatchRows. kPairs: words of a row lie at multiples of 8 bytes, two by two.
 template <int kRows, bool kPairs>
-__global__ void __launch_bounds__(kThreads) bit_rows(const __grid_constant__ RowProducts p, Planes x) {
+__global__ void __launch_bounds__(kThreads)
+    bit_rows(const __grid_constant__ RowProducts p, const __grid_constant__ RowEnd end) {
   int64_t j = blockIdx.x;
   int which = 0;
   for (; which + 1 < p.count; ++which) {
@@ -70,8 +40,9 @@ __global__ void __launch_bounds__(kThreads) bit_rows(const __grid_constant__ Row
            2 * t;
   };
   const uint32_t *upper = row_of(j + g), *lower = row_of(j + g + 8);
-  const uint32_t* planes = x.bits + ((first * spans + warp) * kPlanes + g) * kSpanWords + 2 * t;
-  const int* totals = x.totals + first * spans + warp;
+  const uint32_t* planes =
+      reinterpret_cast<const uint32_t*>(p.planes) + ((first * spans + warp) * kPlanes + g) * kSpanWords + 2 * t;
+  const int* totals = p.totals + first * spans + warp;
   const float* scales = p.scales + first * (p.k / kScaleStep) + warp * kSpanWords;
 
   float sum[kRows] = {};  // of row g, or of row g + 8 where t is odd
@@ -130,10 +101,12 @@ __global__ void __launch_bounds__(kThreads) bit_rows(const __grid_constant__ Row
     const auto of = [&](int which_sum) { return sums[(which_sum * kRows + r) * kTileRows + row]; };
     finish_row(p, weight, first + r, j + row, __fadd_rn(__fadd_rn(of(0), of(2)), __fadd_rn(of(1), of(3))));
   }
+  if (end.kind != EndKind::none)
+    end_rows<kThreads>(end, weight.number, j, kTileRows, reinterpret_cast<char*>(sums + kSpanSums * kRows * kTileRows));
 }
 
 template <int kRows>
-void queue(const RowProducts& p, const Planes& planes, CudaContext& context) {
+void queue(const RowProducts& p, const RowEnd& end, CudaContext& context) {
   int64_t tiles = 0;
   bool pairs = p.k % 64 == 0;
   for (int i = 0; i < p.count; ++i) {
@@ -142,20 +115,16 @@ void queue(const RowProducts& p, const Planes& planes, CudaContext& context) {
   }
   const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(ceil_div(p.rows, kRows)));
   launch(context, "bit_rows", pairs ? bit_rows<kRows, true> : bit_rows<kRows, false>, grid, dim3(kThreads),
-         kSpanSums * kRows * kTileRows * sizeof(float), p, planes);
+         kSpanSums * kRows * kTileRows * sizeof(float) + kEndBytes, p, end);
 }
 
 }  // namespace
 
-void bit_products(const RowProducts& p, CudaContext& context) {
-  const int64_t spans = ceil_div(p.k, kSpan), count = p.rows * spans;
-  const Planes planes{context.scratch.take<uint32_t>(count * kPlanes * kSpanWords), context.scratch.take<int>(count)};
-  QENG_LAUNCH(context, cut_planes, dim3(static_cast<unsigned>(ceil_div(count * kSpanWords, kThreads))), dim3(kThreads),
-              0, p, planes, spans);
+void bit_products(const RowProducts& p, const RowEnd& end, CudaContext& context) {
   if (p.rows == 1)
-    queue<1>(p, planes, context);
+    queue<1>(p, end, context);
   else
-    queue<kBatchRows>(p, planes, context);
+    queue<kBatchRows>(p, end, context);
 }
 
 }  // namespace qeng

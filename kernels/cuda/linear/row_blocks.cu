@@ -8,6 +8,7 @@
 // Lanes add by halves: with each exchange a lane keeps half of its values, so that in the end it has one.
 #include "kernels/cuda/linear/block_parts.h"
 #include "kernels/cuda/linear/grouped_rows.h"
+#include "kernels/cuda/linear/row_end.h"
 #include "kernels/cuda/ptx/ptx.h"
 
 namespace qeng {
@@ -145,9 +146,9 @@ struct BlockRing {
   }
 };
 
-// Rows j .. j + kWeights of a weight times rows first .. first + rows of x, by a warp.
+// Rows j .. j + kWeights of a weight times rows first .. first + rows of x, by a warp: value own_value() of them.
 template <class Block, int kWeights, int kRows>
-__device__ void multiply_blocks(const RowProducts& p, const RowWeight& weight, int64_t j, int64_t first, int rows) {
+__device__ float multiply_blocks(const RowProducts& p, const RowWeight& weight, int64_t j, int64_t first, int rows) {
   using S = Stage<Block>;
   using R = RingOf<Block, kWeights>;
   constexpr int kValues = kWeights * kRows;
@@ -264,9 +265,17 @@ __device__ void multiply_blocks(const RowProducts& p, const RowWeight& weight, i
   if (base < count) use(std::false_type(), ring.next(), base);
   sum = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, 2 * kSpanLanes));
   sum = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, kSpanLanes));
-  const int64_t own_j = kWeights == 1 ? j : j + own;
-  if (lane >= kValues || own_j >= weight.n || (kRows > 1 && own >= rows)) return;
-  finish_row(p, weight, first + (kRows == 1 ? 0 : own), own_j, sum);
+  return sum;
+}
+// And that to y.
+template <int kWeights, int kRows>
+__device__ inline void write_sum(const RowProducts& p, const RowWeight& weight, int64_t j, int64_t first, int rows,
+                                 float sum) {
+  constexpr int kValues = kWeights * kRows;
+  const int own = own_value<kValues>();
+  if (kWeights > 1) j += own;
+  if (threadIdx.x % kWarp >= kValues || j >= weight.n || (kRows > 1 && own >= rows)) return;
+  finish_row(p, weight, first + (kRows == 1 ? 0 : own), j, sum);
 }
 
 // The weight whose rows warp j has, kWeights of them; j becomes the first.
@@ -296,13 +305,24 @@ constexpr size_t kSharedBytes = size_t{kRowWarps} * RingOf<Block, kWeights>::kWa
 // kRows: 1 or kBatchRows.
 template <class Block, int kWeights, int kRows>
 __global__ void __launch_bounds__(kRowWarps* kWarp, kBlocksAtOnce<Block>)
-    block_rows(const __grid_constant__ RowProducts p) {
-  int64_t j = int64_t{blockIdx.x} * kRowWarps + threadIdx.x / kWarp;
-  const RowWeight& weight = weight_rows<kWeights>(p, j);
-  if (j >= weight.n) return;
+    block_rows(const __grid_constant__ RowProducts p, const __grid_constant__ RowEnd end) {
   const int64_t first = int64_t{blockIdx.y} * kRows;
   const int rows = kRows == 1 ? 1 : static_cast<int>(p.rows - first < kRows ? p.rows - first : kRows);
-  multiply_blocks<Block, kWeights, kRows>(p, weight, j, first, rows);
+  const auto warp_row = [&](unsigned block) { return int64_t{block} * kRowWarps + threadIdx.x / kWarp; };
+  float sum;
+  {
+    int64_t j = warp_row(blockIdx.x);
+    const RowWeight& weight = weight_rows<kWeights>(p, j);
+    if (j >= weight.n) return;
+    sum = multiply_blocks<Block, kWeights, kRows>(p, weight, j, first, rows);
+  }
+  // Where that was is looked up anew: what is kept takes registers of the loop.
+  int64_t j = warp_row(ptx::opaque(blockIdx.x));
+  const RowWeight& weight = weight_rows<kWeights>(p, j);
+  write_sum<kWeights, kRows>(p, weight, j, first, rows, sum);
+  if (end.kind != EndKind::none)
+    call_end_rows<kRowWarps * kWarp>(end, weight.number, j - threadIdx.x / kWarp * kWeights, kRowWarps * kWeights,
+                                     shared_memory() + kRowWarps * RingOf<Block, kWeights>::kWarpBytes);
 }
 
 template <class Block, int kRows>
@@ -314,15 +334,19 @@ __global__ void __launch_bounds__(kRowWarps* kWarp, kBlocksAtOnce<Block>) groupe
   if (j >= n) return;
   const ExpertRows of = expert_rows<kRows>(g.experts, blockIdx.y);
   if (of.rows == 0) return;
-  if (of.expert < g.experts.count)
-    multiply_blocks<Block, kWeights, kRows>(g.p, weight_of(g, of.expert), j, of.first, kRows == 1 ? 1 : of.rows);
-  else if (threadIdx.x % kWarp < kWeights && j + threadIdx.x % kWarp < n)
+  if (of.expert < g.experts.count) {
+    const RowWeight weight = weight_of(g, of.expert);
+    const int rows = kRows == 1 ? 1 : of.rows;
+    const float sum = multiply_blocks<Block, kWeights, kRows>(g.p, weight, j, of.first, rows);
+    write_sum<kWeights, kRows>(g.p, weight, j, of.first, rows, sum);
+  } else if (threadIdx.x % kWarp < kWeights && j + threadIdx.x % kWarp < n) {
     clear_rows(g, of, j + threadIdx.x % kWarp);
+  }
 }
 
 }  // namespace
 
-void block_products(const char* name, const RowProducts& p, DType dtype, CudaContext& context) {
+void block_products(const char* name, const RowProducts& p, const RowEnd& end, DType dtype, CudaContext& context) {
   if (p.rows > kBatchRows) return block_tiles(name, p, dtype, context);
   int64_t n = 0;
   for (int i = 0; i < p.count; ++i) n += p.weight[i].n;
@@ -331,11 +355,11 @@ void block_products(const char* name, const RowProducts& p, DType dtype, CudaCon
     const auto queue = [&](auto weights, auto rows) {
       constexpr int kWeights = decltype(weights)::value, kRows = decltype(rows)::value;
       QENG_LAUNCH(context, (block_rows<Block, kWeights, kRows>), blocks_grid<kWeights>(name, p, kRows),
-                  dim3(kRowWarps * kWarp), (kSharedBytes<Block, kWeights>), p);
+                  dim3(kRowWarps * kWarp), (kSharedBytes<Block, kWeights> + kEndBytes), p, end);
     };
     constexpr std::integral_constant<int, 1> one;
     if constexpr (std::is_same_v<Block, blocks::OneBit>)
-      bit_products(p, context);
+      bit_products(p, end, context);
     else if (p.rows > 1)
       queue(one, std::integral_constant<int, kBatchRows>());
     else if (n >= kManyRows)

@@ -148,11 +148,12 @@ bool suits_tensor_cores(const RowProducts& p, DType dtype) {
   return suits;
 }
 
-void dense_products(const char* name, const RowProducts& p, DType dtype, CudaContext& context) {
+void dense_products(const char* name, const RowProducts& p, const RowEnd& end, DType dtype, CudaContext& context) {
   if (suits_tensor_cores(p, dtype)) {
     RowProducts bf16_rows = p;
     if (p.x_f32 || !aligned(p.x, 16)) bf16_rows.x = copied_in_bf16(p, context);
-    return suits_row_wgmma(p, context) ? row_wgmma(name, bf16_rows, context) : row_mma(name, bf16_rows, context);
+    return suits_row_wgmma(p, context) ? row_wgmma(name, bf16_rows, end, context)
+                                       : row_mma(name, bf16_rows, end, context);
   }
   for_types(dtype, p.x_f32, [&](auto* w, auto* x) {
     launch_dense<std::remove_pointer_t<decltype(w)>, std::remove_pointer_t<decltype(x)>>(name, p, context);

@@ -1,29 +1,17 @@
 // RowLinear: which weights share a launch, and the rounding of x for block formats.
-#include "kernels/cuda/linear/row_linear.h"
+#include "kernels/cuda/linear/row_end.h"
 #include "kernels/cuda/vector.h"
-#include "kernels/math/blocks/activations.h"
 
 namespace qeng {
 
 namespace {
 
-constexpr int kThreads = 128, kRun = 8;  // elements to a lane, 256 to a warp: the largest group
-
-// The place of code e, counted from a multiple of 32.
-__device__ inline int64_t code_place(int64_t e, CodeOrder order) {
-  const int within = static_cast<int>(e % 32);
-  switch (order) {
-    case CodeOrder::natural: return e;
-    case CodeOrder::crumbs: return e - within + within / 16 * 16 + within % 4 * 4 + within % 16 / 4;
-    default: return e - within + within % 8 * 4 + within / 8;
-  }
-}
+constexpr int kThreads = 128;
 
 // pieces: warps to a row; vectors: rows of x lie at multiples of 16 bytes
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     round_activations(const T* x, int64_t rows, int64_t k, int pieces, bool vectors, RoundedRows to) {
-  const int group = to.how.group;
   const int64_t warp = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t row = warp / pieces, column = warp % pieces * (kWarp * kRun) + lane * kRun;
@@ -38,53 +26,26 @@ __global__ void __launch_bounds__(kThreads)
       for (int i = 0; i < kRun; ++i) values[i] = to_f32(x[row * k + column + i]);
     }
   }
-  uint32_t largest = 0;  // as bits, of which those of a NaN are the largest
-#pragma unroll
-  for (int i = 0; i < kRun; ++i) largest = max(largest, bits_of(values[i]) & 0x7fffffffu);
-  for (int step = group / kRun / 2; step > 0; step /= 2)
-    largest = max(largest, __shfl_xor_sync(kAllLanes, largest, step));
-  const blocks::ActivationGroup rounding = blocks::activation_group(float_of(largest));
-  int counts[kRun];
-  blocks::ActivationFit fit;
-#pragma unroll
-  for (int i = 0; i < kRun; ++i) {
-    counts[i] = blocks::activation_count(values[i], rounding.inverse);
-    blocks::add_to_fit(fit, counts[i]);
-  }
-#pragma unroll
-  for (int i = 0; i < blocks::kSteps; ++i)
-    for (int step = group / kRun / 2; step > 0; step /= 2) {
-      fit.squares[i] += __shfl_xor_sync(kAllLanes, fit.squares[i], step);
-      fit.products[i] += __shfl_xor_sync(kAllLanes, fit.products[i], step);
-    }
-  const blocks::ActivationStep step = blocks::best_step(fit);
-  int rounded[kRun], sum = 0;
-#pragma unroll
-  for (int i = 0; i < kRun; ++i) sum += rounded[i] = blocks::activation_code(counts[i], step.index);
-  sum += __shfl_xor_sync(kAllLanes, sum, 1);
-  if (!real) return;
-  const int64_t first = row * k + column;
-  if (to.how.order == CodeOrder::natural) {
-    uint32_t packed[2] = {};
-#pragma unroll
-    for (int i = 0; i < kRun; ++i) packed[i / 4] |= (static_cast<uint32_t>(rounded[i]) & 255u) << (i % 4 * 8);
-    *reinterpret_cast<uint2*>(to.codes + first) = make_uint2(packed[0], packed[1]);
-  } else {
-#pragma unroll
-    for (int i = 0; i < kRun; ++i)
-      to.codes[row * k + code_place(column + i, to.how.order)] = static_cast<int8_t>(rounded[i]);
-  }
-  if (lane % 2 == 0) to.sums[first / kSumStep] = sum;
-  if (column % kScaleStep == 0) to.scales[first / kScaleStep] = blocks::activation_scale(rounding, step, group);
+  round_run(values, real, row, column, k, to);
 }
 
 }  // namespace
 
+RoundedRows take_rounded(CudaScratch& memory, int64_t rows, int64_t k, Rounding how) {
+  RoundedRows rounded{how};
+  rounded.scales = memory.take<float>(rows * k / kScaleStep);
+  if (how.planes) {
+    const int64_t spans = rows * ceil_div(k, kSpan);
+    rounded.planes = memory.take<uint8_t>(spans * kPlanes * kSpanBytes), rounded.totals = memory.take<int>(spans);
+  } else {
+    rounded.codes = memory.take<int8_t>(rows * k), rounded.sums = memory.take<int>(rows * k / kSumStep);
+  }
+  return rounded;
+}
+
 RoundedRows round_rows(const char* name, const View& x, Rounding how, CudaContext& context) {
   const int64_t rows = x.rows(), k = x.columns();
-  const RoundedRows rounded{how, context.scratch.take<int8_t>(rows * k),
-                            context.scratch.take<float>(rows * k / kScaleStep),
-                            context.scratch.take<int>(rows * k / kSumStep)};
+  const RoundedRows rounded = take_rounded(context.scratch, rows, k, how);
   const int pieces = static_cast<int>(ceil_div(k, kWarp * kRun));
   const int64_t grid = ceil_div(rows * pieces, kThreads / kWarp);
   if (grid > INT32_MAX) fail("unsupported", name, ": x is ", shape_text(x), ", more than one launch takes");
@@ -106,6 +67,12 @@ Rounding rounding_of(DType dtype) {
                                                                                                : CodeOrder::natural};
 }
 
+Rounding rounding_of(DType dtype, int64_t rows) {
+  Rounding how = rounding_of(dtype);
+  how.planes = dtype == DType::one_bit && rows <= kBatchRows;
+  return how;
+}
+
 dim3 row_grid(const char* name, const RowProducts& p) {
   int64_t n = 0;
   for (int i = 0; i < p.count; ++i) n += p.weight[i].n;
@@ -115,10 +82,12 @@ dim3 row_grid(const char* name, const RowProducts& p) {
   return dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(tiles));
 }
 
-void run(const RowLinear& op, CudaContext& context) {
+void row_linear(const RowLinear& op, const RoundedRows& given, const RowEnd& end, CudaContext& context) {
   if (op.x.elements() == 0 && op.x.rows() == 0) return;
   std::vector<RoundedRows> rounded;  // x, in each way that a weight wants
+  if (given) rounded.push_back(given);
   std::vector<bool> done(op.w.size());
+  const RowEnd inside = ends_inside(end) ? end : RowEnd();
   for (size_t first = 0; first < op.w.size(); ++first) {
     if (done[first]) continue;
     const DType dtype = op.w[first].dtype;
@@ -135,6 +104,7 @@ void run(const RowLinear& op, CudaContext& context) {
                              op.scale.empty() ? nullptr : op.scale[i].as<float>(),
                              op.y[i].data,
                              op.w[i].shape[0],
+                             static_cast<int>(i),
                              bias.dtype == DType::f32,
                              op.y[i].dtype == DType::f32,
                              op.w[i].shape[0] % 8 == 0 && aligned(op.y[i].data, 16)};
@@ -142,15 +112,19 @@ void run(const RowLinear& op, CudaContext& context) {
       done[i] = true;
     }
     if (!is_block(dtype)) {
-      dense_products(op.name, p, dtype, context);
+      dense_products(op.name, p, inside, dtype, context);
       continue;
     }
-    const Rounding how = rounding_of(dtype);
+    const Rounding how = rounding_of(dtype, p.rows);
     auto found = std::find_if(rounded.begin(), rounded.end(), [&](const RoundedRows& x) { return x.how == how; });
     if (found == rounded.end()) found = rounded.insert(found, round_rows(op.name, op.x, how, context));
     p.codes = found->codes, p.scales = found->scales, p.sums = found->sums;
-    block_products(op.name, p, dtype, context);
+    p.planes = found->planes, p.totals = found->totals;
+    block_products(op.name, p, inside, dtype, context);
   }
+  if (end.kind != EndKind::none && inside.kind == EndKind::none) queue_end(end, context);
 }
+
+void run(const RowLinear& op, CudaContext& context) { row_linear(op, {}, {}, context); }
 
 }  // namespace qeng

@@ -19,6 +19,7 @@ struct RowWeight {
   const float* scale;    // or null
   void* y;
   int64_t n;
+  int number;            // among those of the operation
   bool bias_f32, y_f32;  // otherwise of x's dtype
   bool y_vectors;        // rows of y lie at multiples of 16 bytes
 };
@@ -31,10 +32,12 @@ struct RowProducts {
   bool acc;
   const void* x;  // for dense weights: [rows, k]
   bool x_f32;
-  const int8_t* codes;  // for block formats: [rows, k], in the order of the format
+  const int8_t* codes;  // for block formats, as RoundedRows has them: [rows, k], in the order of the format
   const float* scales;  // [rows, k / kScaleStep]
   const int* sums;      // of codes: [rows, k / kSumStep]
-  bool vectors;         // dense: whether all rows start at multiples of 16 bytes
+  const uint8_t* planes;
+  const int* totals;
+  bool vectors;  // dense: whether all rows start at multiples of 16 bytes
 };
 
 // Bytes are copied from global to shared memory by whole 16-byte vectors, from that in which the first lies; so they
@@ -84,6 +87,7 @@ __device__ inline void finish_row(const RowProducts& p, const RowWeight& weight,
 // number: the products of its groups (one of 256, or eight of 32), added in pairs of neighbours, and those in pairs.
 // Span s goes to sum s % kSpanSums, in order of s; the end is (sum 0 + sum 2) + (sum 1 + sum 3).
 constexpr int kSpan = 256, kSpanSums = 4;
+constexpr int kPlanes = 8, kSpanBytes = kSpan / 8;  // of the codes of a span
 // The product of one group, from its exact integers (kernels/math/blocks/activations.h). d: the scale of x.
 __device__ inline float block_product(float factor, float d, int dot) {
   return __fmul_rn(__fmul_rn(factor, d), static_cast<float>(dot));
@@ -96,26 +100,38 @@ __device__ inline float block_product(float factor, float d, int dot, float mini
 // follow each other. Formats of one and two bits in order have every eighth, or fourth, in the bytes of a word:
 //   crumbs: of 16, code e lies at e % 4 * 4 + e / 4   bits: of 32, code e lies at e % 8 * 4 + e / 8
 enum class CodeOrder : uint8_t { natural, crumbs, bits };
+// planes: instead of codes and their sums, the bit planes of codes (row_bits.cu).
 struct Rounding {
   int group;
   CodeOrder order;
+  bool planes = false;
   bool operator==(const Rounding&) const = default;
 };
 Rounding rounding_of(DType dtype);
+Rounding rounding_of(DType dtype, int64_t rows);  // for a RowLinear of so many rows
 // x rounded to int8, in scratch memory.
 struct RoundedRows {
   Rounding how;
   int8_t* codes;  // [rows, k]
   float* scales;  // [rows, k / kScaleStep]
   int* sums;      // [rows, k / kSumStep], of codes in natural order
+  // [rows, spans, kPlanes, kSpanBytes]: element 8 i + e of a span as bit e of byte i; zeros past the row's end
+  uint8_t* planes;
+  int* totals;                                                           // [rows, spans]: sums of codes
+  __host__ __device__ explicit operator bool() const { return scales; }  // whether there are any
 };
+RoundedRows take_rounded(CudaScratch& memory, int64_t rows, int64_t k, Rounding how);
 RoundedRows round_rows(const char* name, const View& x, Rounding how, CudaContext& context);
 
-// Queue the products, all weights of `dtype`.
-void dense_products(const char* name, const RowProducts& p, DType dtype, CudaContext& context);
-void block_products(const char* name, const RowProducts& p, DType dtype, CudaContext& context);
+// RowLinear, given x as the operation before rounded it (or no codes), and what follows.
+struct RowEnd;
+void row_linear(const RowLinear& op, const RoundedRows& given, const RowEnd& end, CudaContext& context);
+
+// Queue the products, all weights of `dtype`, and what `end` says of their results (row_end.h).
+void dense_products(const char* name, const RowProducts& p, const RowEnd& end, DType dtype, CudaContext& context);
+void block_products(const char* name, const RowProducts& p, const RowEnd& end, DType dtype, CudaContext& context);
 // The same for one_bit and up to kBatchRows rows of x, with the same bits (row_bits.cu).
-void bit_products(const RowProducts& p, CudaContext& context);
+void bit_products(const RowProducts& p, const RowEnd& end, CudaContext& context);
 // The same for many rows of x, by tensor cores: the same bits (row_tiles.cu).
 void block_tiles(const char* name, const RowProducts& p, DType dtype, CudaContext& context);
 

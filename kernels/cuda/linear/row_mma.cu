@@ -1,12 +1,14 @@
 // RowLinear, and GroupedMatmul apart, by bf16 weights and mma.m16n8k16, for all GPUs: each thread block makes a tile of y,
 // whose stages arrive in a ring of shared memory while others are multiplied.
 #include "kernels/cuda/attention/attention_mma.h"
+#include "kernels/cuda/linear/row_end.h"
 #include "kernels/cuda/linear/row_tensor.h"
 
 namespace qeng {
 
 namespace {
 
+constexpr int kFewRows = 16;
 // Blocks of a multiprocessor, by their warps: 85, 128 and 255 registers a thread. Unasked, ptxas makes fewer, and spills.
 template <int kWarps>
 constexpr int kBlocksAtOnce = kWarps == 2   ? 12
@@ -22,7 +24,8 @@ struct MmaTile {
   using Rows = SharedTile<kTensorDepth, kRows>;
   static constexpr int kStage = Weights::kBytes + Rows::kBytes;
   static constexpr int kPitch = sum_pitch(kWeights);
-  static constexpr size_t kShared = std::max(kStages * kStage, kRows* kPitch * 4);
+  static constexpr int kRing = std::max(kStages * kStage, kRows* kPitch * 4);
+  static constexpr size_t kShared = kRing + kEndBytes;
   static_assert(kWeights % (16 * kDown) == 0 && kRows % (16 * kAcross) == 0);
   static_assert(kShared <= 99 * 1024, "the least of the GPUs that have mma");
 
@@ -43,7 +46,7 @@ struct MmaTile {
 
 template <class Products, int kWeights, int kRows, int kDown, int kAcross, int kStages>
 __global__ void __launch_bounds__(kDown* kAcross* kWarp, kBlocksAtOnce<kDown * kAcross>)
-    row_mma_kernel(const __grid_constant__ Products products, int64_t across) {
+    row_mma_kernel(const __grid_constant__ Products products, int64_t across, const __grid_constant__ RowEnd end) {
   using T = MmaTile<kWeights, kRows, kDown, kAcross, kStages>;
   const RowProducts& p = products_of(products);
   if (blockIdx.x == 0) check_rows(products);
@@ -103,34 +106,39 @@ __global__ void __launch_bounds__(kDown* kAcross* kWarp, kBlocksAtOnce<kDown * k
         to[(over + 8 * n + 2 * t + e % 2) * T::kPitch + down + 16 * i + g + e / 2 * 8] = sums[i][n][e];
   __syncthreads();
   write_sums<kWeights, T::kThreads>(p, tile, to, T::kPitch, 0, kRows, tile.first_j, static_cast<int>(threadIdx.x));
+  if constexpr (kRows == kFewRows && std::is_same_v<Products, RowProducts>)
+    if (end.kind != EndKind::none)
+      end_rows<T::kThreads>(end, tile.weight.number, tile.first_j, kWeights, shared + T::kRing);
 }
 
 template <int kWeights, int kRows, int kDown, int kAcross, int kStages, class Products>
-void queue(const char* name, const Products& products, CudaContext& context) {
+void queue(const char* name, const Products& products, const RowEnd& end, CudaContext& context) {
   using T = MmaTile<kWeights, kRows, kDown, kAcross, kStages>;
   using Tiles = RowTiles<kWeights, kRows>;
   QENG_LAUNCH(context, (row_mma_kernel<Products, kWeights, kRows, kDown, kAcross, kStages>),
               dim3(static_cast<unsigned>(Tiles::count(name, products))), dim3(T::kThreads), T::kShared, products,
-              Tiles::across(products));
+              Tiles::across(products), end);
 }
 
 // Few rows: small blocks, of which several share a multiprocessor, so that the memory is kept busy; 5 stages of 6 KB.
 // Many: 16 products of a warp for 6 reads of shared memory, and three stages, the most that 99 KB hold.
 template <class Products>
-void by_rows(const char* name, const Products& products, int64_t rows, CudaContext& context) {
-  if (rows <= 16)
-    queue<32, 16, 2, 1, 5>(name, products, context);
+void by_rows(const char* name, const Products& products, const RowEnd& end, int64_t rows, CudaContext& context) {
+  if (rows <= kFewRows)
+    queue<32, kFewRows, 2, 1, 5>(name, products, end, context);
   else if (rows <= 64)
-    queue<64, 64, 4, 1, 4>(name, products, context);
+    queue<64, 64, 4, 1, 4>(name, products, end, context);
   else
-    queue<128, 128, 4, 2, 3>(name, products, context);
+    queue<128, 128, 4, 2, 3>(name, products, end, context);
 }
 
 }  // namespace
 
-void row_mma(const char* name, const RowProducts& p, CudaContext& context) { by_rows(name, p, p.rows, context); }
+void row_mma(const char* name, const RowProducts& p, const RowEnd& end, CudaContext& context) {
+  by_rows(name, p, end, p.rows, context);
+}
 void row_mma(const char* name, const GroupedProducts& g, CudaContext& context) {
-  by_rows(name, g, rows_of_expert(g.experts), context);
+  by_rows(name, g, RowEnd(), rows_of_expert(g.experts), context);
 }
 
 }  // namespace qeng

@@ -127,10 +127,10 @@ static_assert(sum_pitch(32) % 16 == 4 && sum_pitch(64) % 16 == 4 && sum_pitch(12
 // that all rows of all batches go one way.
 bool suits_tensor_cores(const RowProducts& p, DType dtype);
 // x: [rows, k] bf16 at a multiple of 16 bytes.
-void row_mma(const char* name, const RowProducts& p, CudaContext& context);
+void row_mma(const char* name, const RowProducts& p, const RowEnd& end, CudaContext& context);
 void row_mma(const char* name, const GroupedProducts& g, CudaContext& context);
 bool suits_row_wgmma(const RowProducts& p, const CudaContext& context);
-void row_wgmma(const char* name, const RowProducts& p, CudaContext& context);
+void row_wgmma(const char* name, const RowProducts& p, const RowEnd& end, CudaContext& context);
 void row_wgmma(const char* name, const GroupedProducts& g, CudaContext& context);
 
 }  // namespace qeng

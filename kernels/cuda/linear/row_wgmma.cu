@@ -1,6 +1,7 @@
 // RowLinear, and GroupedMatmul apart, by bf16 weights on Hopper: wgmma and TMA. The last warp of a block fetches stages of
 // weights and of x into a ring of shared memory, a tile of y after another and without waiting for its end; each
 // warpgroup before it multiplies 64 rows of the weight by the tile's rows of x.
+#include "kernels/cuda/linear/row_end.h"
 #include "kernels/cuda/linear/row_tensor.h"
 #include "kernels/cuda/ptx/ring.h"
 
@@ -10,7 +11,7 @@ namespace {
 
 constexpr int kGroup = 128, kHigh = 64;      // threads of a warpgroup, and the rows of its products
 constexpr int kRowBytes = kTensorDepth * 2;  // of a panel
-constexpr int kMostShared = 227 * 1024;
+constexpr int kMostShared = 227 * 1024, kFewRows = 16;
 constexpr int kMostStages = 16;
 constexpr int kPass = 64;  // rows of x whose sums lie in shared memory at once, on their way out
 
@@ -23,10 +24,11 @@ struct WgmmaTile {
   static constexpr int kWeightBytes = kHigh * kRowBytes, kStage = kGroups * kWeightBytes + kRows * kRowBytes;
   static constexpr int kSumRows = kRows < kPass ? kRows : kPass, kPitch = sum_pitch(kHigh);
   static constexpr int kSums = kSumRows * kPitch * 4;  // bytes of a warpgroup
-  static constexpr int kRest = kGroups * kSums + 16 * kMostStages;
+  static constexpr int kRest = kGroups * kSums + 16 * kMostStages + kEndBytes;
   static constexpr int kStages = std::min(kMostStages, (kMostShared - kRest) / kStage);
   static constexpr int kSumsAt = kStages * kStage, kBarriersAt = kSumsAt + kGroups * kSums;
-  static constexpr size_t kShared = kBarriersAt + 16 * kStages;
+  static constexpr int kEndAt = kBarriersAt + 16 * kStages;
+  static constexpr size_t kShared = kEndAt + kEndBytes;
   static_assert(kStages >= 3 && kStage % 1024 == 0 && kShared <= kMostShared);
 };
 
@@ -60,7 +62,7 @@ __device__ __forceinline__ void fetch(const RowMaps& maps, const Products& produ
 }
 
 template <int kGroups, int kWeights, int kRows, class Products>
-__device__ __forceinline__ void multiply(const Products& products, int64_t across, int64_t tiles) {
+__device__ __forceinline__ void multiply(const Products& products, const RowEnd& end, int64_t across, int64_t tiles) {
   using T = WgmmaTile<kGroups, kWeights, kRows>;
   const RowProducts& p = products_of(products);
   char* const shared = shared_memory();
@@ -105,13 +107,16 @@ __device__ __forceinline__ void multiply(const Products& products, int64_t acros
       ptx::barrier_sync(1 + group, kGroup);
       write_sums<kWeights, kGroup>(p, tile, out, T::kPitch, pass, T::kSumRows, tile.first_j + group * kWeights, thread);
     }
+    if constexpr (kRows == kFewRows && std::is_same_v<Products, RowProducts>)
+      if (end.kind != EndKind::none)
+        end_rows<kGroup>(end, tile.weight.number, tile.first_j, kWeights, shared + T::kEndAt);
   }
 }
 
 template <class Products, int kGroups, int kWeights, int kRows>
 __global__ void __launch_bounds__(WgmmaTile<kGroups, kWeights, kRows>::kThreads, 1)
     row_wgmma_kernel(const __grid_constant__ RowMaps maps, const __grid_constant__ Products products, int64_t across,
-                     int64_t tiles) {
+                     int64_t tiles, const __grid_constant__ RowEnd end) {
 #if QENG_SM90
   using T = WgmmaTile<kGroups, kWeights, kRows>;
   char* const shared = shared_memory();
@@ -131,7 +136,7 @@ __global__ void __launch_bounds__(WgmmaTile<kGroups, kWeights, kRows>::kThreads,
   __syncthreads();
   if (threadIdx.x < kGroups * kGroup) {
     if constexpr (T::kMany) ptx::registers_take<232>();
-    multiply<kGroups, kWeights, kRows>(products, across, tiles);
+    multiply<kGroups, kWeights, kRows>(products, end, across, tiles);
   } else {
     if constexpr (T::kMany) ptx::registers_give<40>();
     if (threadIdx.x == kGroups * kGroup) fetch<kGroups, kWeights, kRows>(maps, products, across, tiles);
@@ -148,7 +153,7 @@ View matrix(const void* data, int64_t rows, int64_t k) {
 }
 
 template <int kGroups, int kWeights, int kRows, class Products>
-void queue(const char* name, const Products& products, int64_t experts, CudaContext& context) {
+void queue(const char* name, const Products& products, const RowEnd& end, int64_t experts, CudaContext& context) {
   using T = WgmmaTile<kGroups, kWeights, kRows>;
   using Tiles = RowTiles<kGroups * kWeights, kRows>;
   const RowProducts& p = products_of(products);
@@ -158,16 +163,16 @@ void queue(const char* name, const Products& products, int64_t experts, CudaCont
   maps.x = panel_map(matrix(p.x, p.rows, p.k), kRows);
   const int64_t tiles = Tiles::count(name, products), grid = std::min<int64_t>(tiles, context.multiprocessors);
   QENG_LAUNCH(context, (row_wgmma_kernel<Products, kGroups, kWeights, kRows>), dim3(static_cast<unsigned>(grid)),
-              dim3(T::kThreads), T::kShared, maps, products, Tiles::across(products), tiles);
+              dim3(T::kThreads), T::kShared, maps, products, Tiles::across(products), tiles, end);
 }
 
 // Few rows are a matter of memory: half as many weights to a tile where else multiprocessors would be left over.
 template <int kRows, class Products>
-void few_rows(const char* name, const Products& products, int64_t experts, CudaContext& context) {
+void few_rows(const char* name, const Products& products, const RowEnd& end, int64_t experts, CudaContext& context) {
   if (RowTiles<64, kRows>::count(name, products) < context.multiprocessors)
-    queue<1, 32, kRows>(name, products, experts, context);
+    queue<1, 32, kRows>(name, products, end, experts, context);
   else
-    queue<1, 64, kRows>(name, products, experts, context);
+    queue<1, 64, kRows>(name, products, end, experts, context);
 }
 
 }  // namespace
@@ -179,25 +184,25 @@ bool suits_row_wgmma(const RowProducts& p, const CudaContext& context) {
 }
 
 // Many rows: tiles of 256, which read a weight half as often, unless more than an eighth of them would be empty.
-void row_wgmma(const char* name, const RowProducts& p, CudaContext& context) {
+void row_wgmma(const char* name, const RowProducts& p, const RowEnd& end, CudaContext& context) {
   const auto padded = [&](int64_t rows) { return ceil_div(p.rows, rows) * rows; };
-  if (p.rows <= 16)
-    few_rows<16>(name, p, 1, context);
+  if (p.rows <= kFewRows)
+    few_rows<kFewRows>(name, p, end, 1, context);
   else if (p.rows <= 64)
-    few_rows<64>(name, p, 1, context);
+    few_rows<64>(name, p, end, 1, context);
   else if (8 * padded(256) <= 9 * padded(128))
-    queue<2, 64, 256>(name, p, 1, context);
+    queue<2, 64, 256>(name, p, end, 1, context);
   else
-    queue<2, 64, 128>(name, p, 1, context);
+    queue<2, 64, 128>(name, p, end, 1, context);
 }
 void row_wgmma(const char* name, const GroupedProducts& g, CudaContext& context) {
   const int64_t rows = rows_of_expert(g.experts);
-  if (rows <= 16)
-    few_rows<16>(name, g, g.experts.count, context);
+  if (rows <= kFewRows)
+    few_rows<kFewRows>(name, g, RowEnd(), g.experts.count, context);
   else if (rows <= 64)
-    few_rows<64>(name, g, g.experts.count, context);
+    few_rows<64>(name, g, RowEnd(), g.experts.count, context);
   else
-    queue<2, 64, 128>(name, g, g.experts.count, context);
+    queue<2, 64, 128>(name, g, RowEnd(), g.experts.count, context);
 }
 
 }  // namespace qeng

@@ -92,10 +92,10 @@ function bench.prefill(model, tokens, opt)
   return best
 end
 
--- Seconds of a step of n sequences that begin with `context` tokens: {best =, median =, bandwidth =} over `tokens`
--- steps. The first two are left out: they capture a program. bandwidth: bytes a second of reading alone, the median of
--- readings between the steps, since a shared machine changes its speed from second to second; or that of a copy, if it
--- is more.
+-- Seconds of a step of n sequences that begin with `context` tokens: {best =, median =, bandwidth =, nodes =} over
+-- `tokens` steps. The first two are left out: they capture a program. bandwidth: bytes a second of reading alone, the
+-- median of readings between the steps, since a shared machine changes its speed from second to second; or that of a
+-- copy, if it is more. nodes: kernels and copies of a step, 0 on a CPU.
 function bench.decode(model, n, context, tokens, opt)
   local pages = n * paged.pages(model, context + tokens + 3)
   local runner = paged.new(model, {
@@ -111,11 +111,15 @@ function bench.decode(model, n, context, tokens, opt)
     step()
     times[i] = q.time() - begin
   end
+  local nodes = runner:nodes()
   close(runner, parts)
   runner:free()
   read.free()
   local middle = median(times)
-  return { best = times[1], median = middle, bandwidth = math.max(read.bytes / median(reads), q.limits().bandwidth) }
+  return {
+    best = times[1], median = middle, bandwidth = math.max(read.bytes / median(reads), q.limits().bandwidth),
+    nodes = nodes,
+  }
 end
 
 -- Least seconds of a step of n sequences of `context` tokens.

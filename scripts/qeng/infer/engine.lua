@@ -286,12 +286,12 @@ local function lay_out(self, plan)
 end
 
 -- Gives a row of logits to its request: for a logprob of the prompt, or for the next token.
-local function read_row(self, reader, logits)
+local function read_row(self, reader, logits, top)
   local r, position = reader.request, reader.position
   if r.state ~= "running" or r.settled then return end
   local of_prompt = position < r.prompt_length
   if not of_prompt and position < #r.tokens then return end
-  local ok, err = pcall(of_prompt and r.measure_prompt or r.sample, r, logits, position)
+  local ok, err = pcall(of_prompt and r.measure_prompt or r.sample, r, logits, of_prompt and position or top)
   if not ok and interrupted(err) then error(err, 0) end
   if not ok then
     r.error, r.settled, r.reason = err, true, "error"
@@ -352,9 +352,13 @@ local function advance(self)
   if #plan == 0 then return #self.running + #self.waiting > 0 end
   local parts, wanted, readers = lay_out(self, plan)
   for _, entry in ipairs(plan) do entry.request.known, entry.request.settled = #entry.request.tokens, false end
-  local ok, err = pcall(q.host.interruptible, self.runner.run, self.runner, parts, wanted, function(logits, first)
-    paged.each_row(logits, function(k, row) read_row(self, readers[first + k], row) end)
-  end)
+  local whole = false
+  for _, reader in ipairs(readers) do whole = whole or reader.request:needs_all(reader.position) end
+  local ok, err = pcall(q.host.interruptible, self.runner.run, self.runner, parts, wanted,
+    function(logits, first, largest, ids)
+      local function visit(k, row, top) read_row(self, readers[first + k], row, top) end
+      paged.each_row(logits, visit, largest, ids, whole)
+    end)
   self.steps = self.steps + 1
   local tokens = self.pays and ok and #plan == #self.running and gained(plan)
   if tokens then self.pays:learn(#plan, tokens, q.time() - began) end

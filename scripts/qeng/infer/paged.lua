@@ -94,6 +94,7 @@ local head_rows = 64    -- logits held at once, if a step wants those of a whole
 -- A step of so many rows is captured even where a sequence has several, as with guesses: Lua's part of it is large.
 local few_rows = 32
 local captured_rows = 512  -- of all captured programs, whose memory grows with their rows
+local top_logits = 256  -- of a row, that a device says are the largest: most samplers need no others
 
 -- Tokens of a page if nothing else is asked for, of sequences of up to `context` tokens.
 function paged.page_tokens(model, context)
@@ -146,6 +147,9 @@ function paged.new(model, opt)
   local context = math.min(c.max_position, opt.context or c.max_position, opt.pages * page_tokens)
   self.rope, self.rope_local = model:rope(context)
   local function make(shape, dtype) return kept(function() return q.empty(shape, dtype, "kv") end) end
+  local probe = q.logits.on_host(q.zeros { 1 })
+  self.far = probe ~= nil  -- whether the host does not read the device's memory
+  if probe then probe:free() end
   self.most = math.min(opt.pages, math.ceil(c.max_position / page_tokens))
   self.step = {
     tokens = make({ rows }, "i32"), positions = make({ rows }, "i32"), slots = make({ rows }, "i32"),
@@ -193,9 +197,12 @@ function Runner:hidden(step, ranges)
   return hidden, self.watch and (self.watch.input == "pre" and residual or hidden) or nil
 end
 
+-- And where the host does not read the device's memory: the largest of each row, and their ids.
 function Runner:logits(hidden)
   local model = self.model
-  return nn.softcap(q.block("head", q.row_linear, hidden, { model.head }, { out = "f32" })[1], model.config)
+  local logits = nn.softcap(q.block("head", q.row_linear, hidden, { model.head }, { out = "f32" })[1], model.config)
+  if not self.far then return logits end
+  return logits, q.topk(logits, math.min(top_logits, logits:shape()[2]))
 end
 
 -- A step of few rows, all of one adapter. The second of a shape (what Runner.views takes) is captured, the others
@@ -218,11 +225,11 @@ function Runner:replay(parts, wanted, ids, counts, shape, range, use)
     if step.wanted then step.wanted:set(wanted) end
     found.logits = kept(function()
       local logits
-      found.program, logits, found.hidden = q.capture(q.no_grad, function()
+      found.program, found.hidden, logits, found.top, found.top_ids = q.capture(q.no_grad, function()
         local hidden, seen = self:hidden(step, { range })
-        return self:logits(step.wanted and q.embedding(hidden, step.wanted) or hidden), seen
+        return seen, self:logits(step.wanted and q.embedding(hidden, step.wanted) or hidden)
       end)
-      found.hidden = found.hidden and q.keep(found.hidden)
+      for _, name in ipairs { "hidden", "top", "top_ids" } do found[name] = found[name] and q.keep(found[name]) end
       return logits
     end)
     self.programs[key], self.captured = found, self.captured + shape.rows
@@ -232,13 +239,14 @@ function Runner:replay(parts, wanted, ids, counts, shape, range, use)
   end
   found.program:run()
   if self.watch then self.watch.see(found.hidden, parts) end
-  use(found.logits, 1)
+  use(found.logits, 1, found.top, found.top_ids)
   return true
 end
 
 -- Runs the model over the last part.count tokens of each sequence part.id, whose slots are reserved. Parts of one
--- adapter follow each other (part.adapter, and part.salt, a number for each adapter). use(logits, first) gets the
--- logits [n, vocab] of rows wanted[first] .. of the step, in pieces, and must not keep them. Rows count from 0 over
+-- adapter follow each other (part.adapter, and part.salt, a number for each adapter). use(logits, first, top, top_ids)
+-- gets the logits [n, vocab] of rows wanted[first] .. of the step, in pieces, and must not keep them; top, top_ids: the
+-- largest of each row, where the logits are not in the host's memory. Rows count from 0 over
 -- all parts, and `wanted` ascends.
 function Runner:run(parts, wanted, use)
   self:keep_up()
@@ -266,7 +274,10 @@ function Runner:run(parts, wanted, use)
     if self.watch then self.watch.see(seen, parts) end
     if step.wanted then hidden = q.embedding(hidden, step.wanted) end
     for first = 0, #wanted - 1, head_rows do
-      q.scope(function() use(self:logits(hidden:rows(first, math.min(head_rows, #wanted - first))), first + 1) end)
+      q.scope(function()
+        local logits, top, top_ids = self:logits(hidden:rows(first, math.min(head_rows, #wanted - first)))
+        use(logits, first + 1, top, top_ids)
+      end)
     end
   end)
 end
@@ -280,12 +291,19 @@ function Runner:keep_up()
   self.hook_turn = self.model.hook_turn
 end
 
+-- The most kernels and copies of a captured step; 0 where none was recorded, as by a CPU.
+function Runner:nodes()
+  local nodes = 0
+  for _, found in pairs(self.programs) do nodes = math.max(nodes, found.program:stats().nodes) end
+  return nodes
+end
+
 -- Drops the captured programs, for example after the model's weights were replaced.
 function Runner:forget()
   for _, found in pairs(self.programs) do
     found.program:free()
     found.logits:free()
-    if found.hidden then found.hidden:free() end
+    for _, name in ipairs { "hidden", "top", "top_ids" } do if found[name] then found[name]:free() end end
     for _, tensor in pairs(found.step) do tensor:free() end
   end
   self.programs, self.seen, self.captured = {}, {}, 0
@@ -297,12 +315,21 @@ function Runner:free()
   for _, tensor in pairs(self.step) do tensor:free() end
 end
 
--- Calls visit(k, row) for the rows of logits, k from 0. A device is read once for all of them.
-function paged.each_row(logits, visit)
-  local copy = q.logits.on_host(logits)
-  local rows = copy or logits
-  for k = 0, rows:shape()[1] - 1 do visit(k, rows:rows(k, 1)) end
-  if copy then copy:free() end
+-- Calls visit(k, row, top) for the rows of logits, k from 0. top: options for the sampler, which then reads no logits
+-- where the largest decide (top and ids, as Runner.run gives them). Otherwise, or if `whole`, a device is read once for
+-- the logits of all rows.
+function paged.each_row(logits, visit, top, ids, whole)
+  local copies
+  if top and not whole then
+    copies = { q.logits.on_host(top), q.logits.on_host(ids) }
+  else
+    top, copies = nil, { q.logits.on_host(logits) }
+  end
+  local rows = not top and copies[1] or logits
+  for k = 0, rows:shape()[1] - 1 do
+    visit(k, rows:rows(k, 1), top and { top = copies[1]:rows(k, 1), top_ids = copies[2]:rows(k, 1) } or {})
+  end
+  for _, copy in ipairs(copies) do copy:free() end
 end
 
 -- A runner's tensors lie on its model's runtime, and its steps run there.

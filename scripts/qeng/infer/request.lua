@@ -330,14 +330,14 @@ function Request:measure_prompt(logits, position)
 end
 
 -- The next token's id, or nil if there is none. Sets self.reason once the request is to end.
-local function draw(self, logits)
+local function draw(self, logits, top)
   if #self.output >= self.max_tokens then  -- asked for the prompt's logprobs alone
     self.reason, self.settled = "length", true
     return
   end
   local grammar, budget = not self.thinking and self.grammar or nil, self.thinking and self.reasoning_budget
   local id = budget and self.reasoning_tokens >= budget and self.think_close
-    or self.sampler:next(logits, grammar and { mask = grammar:mask() } or nil)
+    or self.sampler:next(logits, { mask = grammar and grammar:mask() or nil, top = top.top, top_ids = top.top_ids })
   if self.stop_ids[id] then
     self.reason, self.settled, self.stop_id = "stop", true, id
     self.stop_logprob = self.logprobs and measured(logits, id, self.top)
@@ -357,9 +357,15 @@ local function draw(self, logits)
   return id
 end
 
--- Draws the next token, with all that follows from it. If Ctrl-C comes first, nothing of it is done.
-function Request:sample(logits)
-  local id = q.host.uninterrupted(draw, self, logits)
+-- Whether a row of logits at that position is read as a whole.
+function Request:needs_all(position)
+  return position < self.prompt_length or self.logprobs ~= nil or self.sampler:_needs_all()
+end
+
+-- Draws the next token, with all that follows from it. If Ctrl-C comes first, nothing of it is done. top: as
+-- paged.each_row gives it.
+function Request:sample(logits, top)
+  local id = q.host.uninterrupted(draw, self, logits, top)
   if id and self.on_token then self.on_token(self, id) end
 end
 

@@ -107,11 +107,11 @@ local function extend(self, list)
     end
   end
   if #parts == 0 then return done end
-  self.runner:run(parts, wanted, function(logits, first)
-    paged.each_row(logits, function(k, row)
+  self.runner:run(parts, wanted, function(logits, first, largest, ids)
+    paged.each_row(logits, function(k, row, top)
       local entry = done[first + k]
-      if entry.guesses then table.insert(entry.request.guesses, self.greedy:next(row)) end
-    end)
+      if entry.guesses then table.insert(entry.request.guesses, self.greedy:next(row, top)) end
+    end, largest, ids)
   end)
   for _, part in ipairs(parts) do self.runner.pool:commit(part.id) end
   return done
