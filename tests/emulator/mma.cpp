@@ -7,10 +7,32 @@
 namespace emulator {
 
 namespace {
-float low(uint32_t pair, bool half) {
+template <bool half>
+float low(uint32_t pair) {
   return half ? qeng::to_f32(qeng::f16{static_cast<uint16_t>(pair)}) : std::bit_cast<float>(pair << 16);
 }
-float high(uint32_t pair, bool half) { return low(pair >> 16, half); }
+template <bool half>
+float high(uint32_t pair) {
+  return low<half>(pair >> 16);
+}
+using Row = float __attribute__((vector_size(32)));  // 8 columns; left to itself, g++ makes vectors of k
+template <bool half>
+void unpack(const MatrixMultiply* const* slots, float (&a)[16][16], Row (&b)[16], Row (&c)[16]) {
+  for (int lane = 0; lane < 32; ++lane) {
+    const int g = lane / 4, t = lane % 4;
+    const MatrixMultiply& from = *slots[lane];
+    for (int upper = 0; upper < 2; ++upper) {  // k 8 upper ...
+      const uint32_t b_pair = upper ? from.b1 : from.b0;
+      b[8 * upper + 2 * t][g] = low<half>(b_pair), b[8 * upper + 2 * t + 1][g] = high<half>(b_pair);
+      for (int lower = 0; lower < 2; ++lower) {  // rows 8 lower ...
+        const uint32_t a_pair = from.a[2 * upper + lower];
+        float* const to = &a[8 * lower + g][8 * upper + 2 * t];
+        to[0] = low<half>(a_pair), to[1] = high<half>(a_pair);
+      }
+    }
+    for (int i = 0; i < 4; ++i) c[8 * (i / 2) + g][2 * t + i % 2] = from.c[i];
+  }
+}
 uint32_t element(const char* row, int column) {
   uint16_t value;
   std::memcpy(&value, row + 2 * column, 2);
@@ -43,24 +65,11 @@ void multiply_matrices(MatrixMultiply& slot, Site site) {
   meet_warp(
       "mma", ~0u, slot,
       [](MatrixMultiply* const* slots) {
-        float a[16][16], b[16][8], c[16][8];  // [row][k], [k][column], [row][column]
-        for (int lane = 0; lane < 32; ++lane) {
-          const int g = lane / 4, t = lane % 4;
-          const MatrixMultiply& from = *slots[lane];
-          for (int half = 0; half < 2; ++half) {  // k 8 half ...
-            const uint32_t b_pair = half ? from.b1 : from.b0;
-            b[8 * half + 2 * t][g] = low(b_pair, from.half), b[8 * half + 2 * t + 1][g] = high(b_pair, from.half);
-            for (int lower = 0; lower < 2; ++lower) {  // rows 8 lower ...
-              const uint32_t a_pair = from.a[2 * half + lower];
-              a[8 * lower + g][8 * half + 2 * t] = low(a_pair, from.half),
-                                              a[8 * lower + g][8 * half + 2 * t + 1] = high(a_pair, from.half);
-            }
-          }
-          for (int i = 0; i < 4; ++i) c[8 * (i / 2) + g][2 * t + i % 2] = from.c[i];
-        }
-        for (int k = 0; k < 16; ++k)
-          for (int row = 0; row < 16; ++row)
-            for (int column = 0; column < 8; ++column) c[row][column] += a[row][k] * b[k][column];
+        float a[16][16];   // [row][k]
+        Row b[16], c[16];  // [k][column], [row][column]
+        slots[0]->half ? unpack<true>(slots, a, b, c) : unpack<false>(slots, a, b, c);
+        for (int row = 0; row < 16; ++row)
+          for (int k = 0; k < 16; ++k) c[row] += a[row][k] * b[k];
         for (int lane = 0; lane < 32; ++lane) {
           const int g = lane / 4, t = lane % 4;
           for (int i = 0; i < 4; ++i) slots[lane]->c[i] = c[8 * (i / 2) + g][2 * t + i % 2];
