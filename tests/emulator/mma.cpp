@@ -68,8 +68,13 @@ void multiply_matrices(MatrixMultiply& slot, Site site) {
         float a[16][16];   // [row][k]
         Row b[16], c[16];  // [k][column], [row][column]
         slots[0]->half ? unpack<true>(slots, a, b, c) : unpack<false>(slots, a, b, c);
-        for (int row = 0; row < 16; ++row)
-          for (int k = 0; k < 16; ++k) c[row] += a[row][k] * b[k];
+        for (int row = 0; row < 16; ++row) {
+          if (device_rounding())
+            for (int column = 0; column < 8; ++column)
+              c[row][column] = tensor_sum(c[row][column], a[row], reinterpret_cast<const float*>(b) + column, 8);
+          else
+            for (int k = 0; k < 16; ++k) c[row] += a[row][k] * b[k];
+        }
         for (int lane = 0; lane < 32; ++lane) {
           const int g = lane / 4, t = lane % 4;
           for (int i = 0; i < 4; ++i) slots[lane]->c[i] = c[8 * (i / 2) + g][2 * t + i % 2];

@@ -302,27 +302,42 @@ dim3 blocks_grid(const char* name, const RowProducts& p, int rows) {
 template <class Block, int kWeights>
 constexpr size_t kSharedBytes = size_t{kRowWarps} * RingOf<Block, kWeights>::kWarpBytes;
 
+// What follows the product (row_end.h) may cost the loop no instruction. So it is a call, but for ternary, whose loop is
+// shorter with it inside; and IQ1_M's kernels, which would be longer both ways, leave it to a kernel of its own.
+template <class Block>
+constexpr bool kEndsInside = !std::is_same_v<Block, blocks::IQ1_M>;
+template <class Block>
+constexpr bool kEndsByCall = !std::is_same_v<Block, blocks::Ternary>;
+
+template <int kWeights>
+__device__ __attribute__((noinline)) void end_block(const RowProducts& p, const RowEnd& end, char* shared) {
+  int64_t j = int64_t{blockIdx.x} * kRowWarps;
+  const RowWeight& weight = weight_rows<kWeights>(p, j);
+  end_rows<kRowWarps * kWarp>(end, weight.number, j, kRowWarps * kWeights, shared);
+}
+
 // kRows: 1 or kBatchRows.
 template <class Block, int kWeights, int kRows>
 __global__ void __launch_bounds__(kRowWarps* kWarp, kBlocksAtOnce<Block>)
     block_rows(const __grid_constant__ RowProducts p, const __grid_constant__ RowEnd end) {
+  const auto warp_row = [](unsigned block, unsigned thread) { return int64_t{block} * kRowWarps + thread / kWarp; };
+  int64_t j = warp_row(blockIdx.x, threadIdx.x);
+  const RowWeight& weight = weight_rows<kWeights>(p, j);
+  if (j >= weight.n) return;
   const int64_t first = int64_t{blockIdx.y} * kRows;
   const int rows = kRows == 1 ? 1 : static_cast<int>(p.rows - first < kRows ? p.rows - first : kRows);
-  const auto warp_row = [&](unsigned block) { return int64_t{block} * kRowWarps + threadIdx.x / kWarp; };
-  float sum;
-  {
-    int64_t j = warp_row(blockIdx.x);
-    const RowWeight& weight = weight_rows<kWeights>(p, j);
-    if (j >= weight.n) return;
-    sum = multiply_blocks<Block, kWeights, kRows>(p, weight, j, first, rows);
-  }
+  const float sum = multiply_blocks<Block, kWeights, kRows>(p, weight, j, first, rows);
+  if constexpr (!kEndsInside<Block>) return write_sum<kWeights, kRows>(p, weight, j, first, rows, sum);
   // Where that was is looked up anew: what is kept takes registers of the loop.
-  int64_t j = warp_row(ptx::opaque(blockIdx.x));
-  const RowWeight& weight = weight_rows<kWeights>(p, j);
-  write_sum<kWeights, kRows>(p, weight, j, first, rows, sum);
-  if (end.kind != EndKind::none)
-    call_end_rows<kRowWarps * kWarp>(end, weight.number, j - threadIdx.x / kWarp * kWeights, kRowWarps * kWeights,
-                                     shared_memory() + kRowWarps * RingOf<Block, kWeights>::kWarpBytes);
+  int64_t again = warp_row(ptx::opaque(blockIdx.x), ptx::opaque(threadIdx.x));
+  const RowWeight& made = weight_rows<kWeights>(p, again);
+  write_sum<kWeights, kRows>(p, made, again, first, rows, sum);
+  if (end.kind == EndKind::none) return;
+  char* const shared = shared_memory() + kRowWarps * RingOf<Block, kWeights>::kWarpBytes;
+  if constexpr (kEndsByCall<Block>)
+    end_block<kWeights>(p, end, shared);
+  else
+    end_rows<kRowWarps * kWarp>(end, made.number, again - threadIdx.x / kWarp * kWeights, kRowWarps * kWeights, shared);
 }
 
 template <class Block, int kRows>
@@ -345,6 +360,12 @@ __global__ void __launch_bounds__(kRowWarps* kWarp, kBlocksAtOnce<Block>) groupe
 }
 
 }  // namespace
+
+bool block_ends_inside(DType dtype) {
+  bool inside = false;
+  blocks::with_block(dtype, [&](auto tag) { inside = kEndsInside<decltype(tag)>; });
+  return inside;
+}
 
 void block_products(const char* name, const RowProducts& p, const RowEnd& end, DType dtype, CudaContext& context) {
   if (p.rows > kBatchRows) return block_tiles(name, p, dtype, context);

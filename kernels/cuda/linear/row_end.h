@@ -223,11 +223,4 @@ __device__ inline void end_rows(const RowEnd& e, int which, int64_t j, int count
   }
 }
 
-// The same as a call, for kernels in whose loops the compiler would take other registers for what comes after.
-template <int kThreads>
-__device__ __attribute__((noinline)) void call_end_rows(const RowEnd& e, int which, int64_t j, int count,
-                                                        char* shared) {
-  end_rows<kThreads>(e, which, j, count, shared);
-}
-
 }  // namespace qeng

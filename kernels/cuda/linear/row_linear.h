@@ -130,6 +130,7 @@ void row_linear(const RowLinear& op, const RoundedRows& given, const RowEnd& end
 // Queue the products, all weights of `dtype`, and what `end` says of their results (row_end.h).
 void dense_products(const char* name, const RowProducts& p, const RowEnd& end, DType dtype, CudaContext& context);
 void block_products(const char* name, const RowProducts& p, const RowEnd& end, DType dtype, CudaContext& context);
+bool block_ends_inside(DType dtype);  // whether its kernels for few rows do what `end` says; else none may be given
 // The same for one_bit and up to kBatchRows rows of x, with the same bits (row_bits.cu).
 void bit_products(const RowProducts& p, const RowEnd& end, CudaContext& context);
 // The same for many rows of x, by tensor cores: the same bits (row_tiles.cu).
