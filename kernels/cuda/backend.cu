@@ -410,6 +410,11 @@ void check_launch(CudaContext& context, const char* name, const void* kernel, di
                name);
 }
 
+void load_kernel(const char* name, const void* kernel) {
+  cudaFuncAttributes attributes{};
+  check_cuda(cudaFuncGetAttributes(&attributes, kernel), name);
+}
+
 void finish_launch(CudaContext& context, const char* name, cudaError_t status) {
   check_cuda(status, name);
   if (!context.synchronous || context.scratch.frozen()) return;

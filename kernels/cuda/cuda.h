@@ -73,7 +73,7 @@ struct CudaContext {
   // paged attention; and counters, 0 between kernels.
   CudaScratch rounded[2]{CudaScratch(reclaim), CudaScratch(reclaim)}, plans{reclaim};
   int* arrived = nullptr;            // [kMostArrived]
-  bool reserving = false;            // launches are left out
+  bool reserving = false;            // launches are left out, and their kernels loaded
   RecordedOps* recorded = nullptr;   // while a recording is described: what is to be queued goes there
   std::shared_ptr<CublasLt> cublas;  // null until the first product that wants it, and in the emulator
   std::set<const void*> prepared;    // kernels whose shared memory limit is raised
@@ -82,13 +82,16 @@ struct CudaContext {
 
 // Configuration errors carry the kernel's name. Nothing is queued for an empty grid.
 void check_launch(CudaContext& context, const char* name, const void* kernel, dim3 grid, dim3 block, size_t shared);
+// Brings a kernel to the device, which its first launch would do: that may not be while a graph is recorded.
+void load_kernel(const char* name, const void* kernel);
 void finish_launch(CudaContext& context, const char* name, cudaError_t status);
 
 template <class... Params, class... Args>
 void launch(CudaContext& context, const char* name, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
             Args&&... args) {
-  if (grid.x == 0 || grid.y == 0 || grid.z == 0 || context.reserving) return;
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   check_launch(context, name, reinterpret_cast<const void*>(kernel), grid, block, shared);
+  if (context.reserving) return load_kernel(name, reinterpret_cast<const void*>(kernel));
   std::tuple<Params...> values(static_cast<Params>(args)...);
 #ifdef QENG_EMULATED
   finish_launch(context, name,

@@ -26,7 +26,7 @@ bool all_vectors(const Views&... views) {
   return (vectors(views) && ...);
 }
 
-constexpr int64_t kMostEndRows = 65535 * 8;
+constexpr int64_t kMostEndRows = 65535 * 8;  // of row_end.cu: a grid is at most so high, and a block takes eight rows
 
 bool may_end(const RowLinear& op) {
   bool may = op.x.rows() > 0 && op.x.rows() <= kMostEndRows && op.w.size() <= 3;

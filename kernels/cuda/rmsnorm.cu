@@ -1,6 +1,7 @@
 // Root-mean-square norm of rows, with or without the residual's addition before it, and its gradient. row_team.h says
 // which threads take a row. Where groups of a token's columns have weights of their own, a column of the grid takes the
 // rows of one group: row r of it is row r * groups + group of x.
+#include "kernels/cuda/column_sums.h"
 #include "kernels/cuda/norm_row.h"
 
 namespace qeng {

@@ -7,7 +7,6 @@
 // Sums over rows: a block of rows sums its rows in registers, the teams' sums are added in order, then the blocks'. How
 // many rows make a block follows from the shape alone, so they have the same bits on every device.
 #pragma once
-#include "kernels/cuda/column_sums.h"
 #include "kernels/cuda/vector.h"
 
 namespace qeng::row_team {

@@ -48,6 +48,26 @@ std::vector<unsigned char> result_on(Backend& backend, const PagedAttention& op,
   return {o.as<unsigned char>(), o.as<unsigned char>() + o.bytes()};
 }
 
+// part(which, owner): the bytes of o. `middle`: a key; `long_ones`: keys of two sequences that others are among.
+template <class Part>
+void check_company(const Part& part, size_t row, int64_t keys, std::initializer_list<int64_t> alone,
+                   std::initializer_list<int64_t> chunks, int64_t middle, std::pair<int64_t, int64_t> long_ones) {
+  const auto whole = part({{keys}, {keys}}, {0});
+  const auto differs = [&](const std::vector<unsigned char>& got, size_t at, int64_t key, int64_t count) {
+    return std::memcmp(got.data() + at * row, whole.data() + static_cast<size_t>(key) * row,
+                       static_cast<size_t>(count) * row) != 0;
+  };
+  for (const int64_t key : alone) CHECK(!differs(part({{key + 1}, {1}}, {0}), 0, key, 1));
+  for (const int64_t chunk : chunks)
+    for (const int64_t begin : {int64_t{0}, middle - chunk, keys - chunk})
+      CHECK(!differs(part({{begin + chunk}, {chunk}}, {0}), 0, begin, chunk));
+  const auto mixed = part({{long_ones.first, long_ones.second, 1, 40}, {300, 5, 1, 1}}, {1, 0, 0, 1});
+  CHECK(!differs(mixed, 300, long_ones.second - 5, 5));
+  CHECK(!differs(mixed, 305, 0, 1));
+  const auto other = part({{40}, {1}}, {1});
+  CHECK(std::memcmp(other.data(), mixed.data() + 306 * row, row) == 0);
+}
+
 }  // namespace
 
 TEST_CASE("paged attention gives a query the same bits alone, in a chunk and among other sequences") {
@@ -92,21 +112,7 @@ TEST_CASE("paged attention gives a query the same bits alone, in a chunk and amo
         return result;
       };
       const size_t row = 4 * static_cast<size_t>(kDim) * dtype_size(dtype);
-      const auto whole = part({{kKeys}, {kKeys}}, {0});
-      const auto differs = [&](const std::vector<unsigned char>& got, size_t at, int64_t key, int64_t count) {
-        return std::memcmp(got.data() + at * row, whole.data() + static_cast<size_t>(key) * row,
-                           static_cast<size_t>(count) * row) != 0;
-      };
-      for (const int64_t key : {0, 63, 64, 500, 1023, 1024, 1099})
-        CHECK(!differs(part({{key + 1}, {1}}, {0}), 0, key, 1));
-      for (const int64_t chunk : {7, 256})
-        for (const int64_t begin : {int64_t{0}, 1020 - chunk, 1100 - chunk})
-          CHECK(!differs(part({{begin + chunk}, {chunk}}, {0}), 0, begin, chunk));
-      const auto mixed = part({{900, 1090, 1, 40}, {300, 5, 1, 1}}, {1, 0, 0, 1});
-      CHECK(!differs(mixed, 300, 1085, 5));
-      CHECK(!differs(mixed, 305, 0, 1));
-      const auto other = part({{40}, {1}}, {1});
-      CHECK(std::memcmp(other.data(), mixed.data() + 306 * row, row) == 0);
+      check_company(part, row, kKeys, {0, 63, 64, 500, 1023, 1024, 1099}, {7, 256}, 1020, {900, 1090});
     }
 }
 
@@ -156,21 +162,7 @@ TEST_CASE("paged attention over codes gives a query the same bits alone, in a ch
           return result;
         };
         const size_t row = 4 * kDim * static_cast<size_t>(dtype_size(dtype));
-        const auto whole = part({{kKeys}, {kKeys}}, {0});
-        const auto differs = [&](const std::vector<unsigned char>& got, size_t at, int64_t key, int64_t count) {
-          return std::memcmp(got.data() + at * row, whole.data() + static_cast<size_t>(key) * row,
-                             static_cast<size_t>(count) * row) != 0;
-        };
-        for (const int64_t key : {0, 15, 16, 109, 255, 256, 699})
-          CHECK(!differs(part({{key + 1}, {1}}, {0}), 0, key, 1));
-        for (const int64_t chunk : {3, 100})
-          for (const int64_t begin : {int64_t{0}, 300 - chunk, kKeys - chunk})
-            CHECK(!differs(part({{begin + chunk}, {chunk}}, {0}), 0, begin, chunk));
-        const auto mixed = part({{500, 690, 1, 40}, {300, 5, 1, 1}}, {1, 0, 0, 1});
-        CHECK(!differs(mixed, 300, 685, 5));
-        CHECK(!differs(mixed, 305, 0, 1));
-        const auto other = part({{40}, {1}}, {1});
-        CHECK(std::memcmp(other.data(), mixed.data() + 306 * row, row) == 0);
+        check_company(part, row, kKeys, {0, 15, 16, 109, 255, 256, 699}, {3, 100}, 300, {500, 690});
       }
 }
 
