@@ -1,6 +1,7 @@
 // What a recording joins has the bits of the operations one after another: the layers of a model as decoding runs them.
 #include <cstring>
 
+#include "kernels/error.h"
 #include "tests/catch.h"
 #include "tests/conformance/runner.h"
 
@@ -47,6 +48,7 @@ class Layers {
     norm(x, branch);
   }
   std::vector<Op> ops;
+  const View& slots() const { return slots_; }
 
  private:
   View weight(DType dtype, int64_t n, int64_t k) { return draw_.tensor(dtype, {n, k}, 0.05); }
@@ -186,5 +188,38 @@ TEST_CASE("a recording of decoder layers leaves the bits of its operations one b
       INFO("nodes " << nodes);
       CHECK(nodes > 0);
     }
+  }
+}
+
+TEST_CASE("a recording that joins operations tells of a slot outside the pool, and goes on once it is mended") {
+  for (Named& target : backends()) {
+    if (target.name != "cuda") continue;
+    Backend& backend = *target.backend;
+    Draw draw(base_seed());
+    const Layers layers(draw, {DType::q8_0, DType::q8_0, DType::bf16, 1, 256, 256, 4, 2, 64, 2, true, false, false});
+    std::vector<std::pair<void*, size_t>> blocks;
+    std::vector<void*> places;
+    void* slots = nullptr;
+    for (Buffer& buffer : draw.buffers()) {
+      blocks.emplace_back(backend.allocate(buffer.bytes.size()), buffer.bytes.size());
+      backend.upload(blocks.back().first, buffer.bytes.data(), buffer.bytes.size());
+      places.push_back(static_cast<char*>(blocks.back().first) + buffer.front);
+      if (buffer.tensor() == layers.slots().data) slots = places.back();
+    }
+    std::vector<Op> moved;
+    for (const Op& op : layers.ops) moved.push_back(rebase(op, draw.buffers(), places));
+    for (const Op& op : moved) backend.run(op);
+    const auto recording = backend.record([&] {
+      for (const Op& op : moved) backend.repeat(op);
+    });
+    for (const int32_t slot : {0, 100000, 1, -2, 2}) {
+      backend.upload(slots, &slot, sizeof slot);
+      recording->replay();
+      if (slot >= 0 && slot < 3)
+        CHECK_NOTHROW(backend.synchronize());
+      else
+        CHECK_THROWS_WITH(backend.synchronize(), containing("kv_store: slot " + std::to_string(slot)));
+    }
+    for (const auto& [block, bytes] : blocks) backend.release(block, bytes);
   }
 }
