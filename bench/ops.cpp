@@ -201,6 +201,39 @@ Op packed_product(Operands& o, int64_t m, int64_t n, int64_t k, bool forward) {
   return op;
 }
 
+// Products over `depths` that are one: with an adapter's or of several layers; the forward pass, or the input's gradient.
+Op product_sum(Operands& o, int64_t m, int64_t n, std::initializer_list<int64_t> depths, bool forward) {
+  MatmulSum op;
+  op.trans_b = forward, op.c = o.empty(kHalf, {m, n});
+  for (const int64_t k : depths) {
+    op.a.push_back(o.random(kHalf, {m, k}));
+    op.b.push_back(forward ? o.random(kHalf, {n, k}, 0.02f) : o.random(kHalf, {k, n}, 0.02f));
+  }
+  return op;
+}
+
+// Of the adapters of so many layers that read one x [t, k].
+Op lora_down(Operands& o, int64_t t, int64_t k, int layers, bool backward) {
+  LoraDown op{.x = o.random(kHalf, {t, k}), .a = {}, .u = {}, .alpha = {}};
+  LoraDownGrad back{.x = op.x, .du = {}, .da = {}};
+  for (int i = 0; i < layers; ++i) {
+    if (backward) {
+      back.du.push_back(o.random(kHalf, {t, kRank})), back.da.push_back(o.empty(kFull, {kRank, k}));
+    } else {
+      op.a.push_back(o.random(kHalf, {kRank, k}, 0.02f)), op.u.push_back(o.empty(kHalf, {t, kRank}));
+      op.alpha.push_back(2);
+    }
+  }
+  return backward ? Op(back) : Op(op);
+}
+Op lora_up_grad(Operands& o, int64_t t, int64_t n) {
+  return LoraUpGrad{.dy = o.random(kHalf, {t, n}),
+                    .b = o.random(kHalf, {n, kRank}, 0.02f),
+                    .u = o.random(kHalf, {t, kRank}),
+                    .du = o.empty(kHalf, {t, kRank}),
+                    .db = o.empty(kFull, {n, kRank})};
+}
+
 Op lm_head(Operands& o, const Model& m, int64_t t, bool full, bool prompts) {
   constexpr int64_t kPrompt = 256;
   LmHeadLoss op;
@@ -650,9 +683,40 @@ std::vector<Case> cases(const Model& m, int64_t t) {
       {"matmul k, y", [=](Operands& o) { return product(o, t, kv, hidden, 'y'); }, ""},
       {"matmul up in blocks, y", [=](Operands& o) { return packed_product(o, t, wide, hidden, true); }, ""},
       {"matmul up in blocks, dx", [=](Operands& o) { return packed_product(o, t, hidden, wide, false); }, ""},
-      {"matmul LoRA a, y", [=](Operands& o) { return product(o, t, kRank, hidden, 'y'); }, ""},
-      {"matmul LoRA b, y", [=](Operands& o) { return product(o, t, wide, kRank, 'y'); }, ""},
-      {"matmul LoRA a, dw", [=](Operands& o) { return product(o, kRank, wide, t, 'w'); }, ""},
+      {"matmul_sum up, y",
+       [=](Operands& o) {
+         return product_sum(o, t, wide, {kRank, hidden}, true);
+       },
+       ""},
+      {"matmul_sum down, y",
+       [=](Operands& o) {
+         return product_sum(o, t, hidden, {kRank, wide}, true);
+       },
+       ""},
+      {"matmul_sum q, y",
+       [=](Operands& o) {
+         return product_sum(o, t, hidden, {kRank, hidden}, true);
+       },
+       ""},
+      {"matmul_sum gate up, dx",
+       [=](Operands& o) {
+         return product_sum(o, t, hidden, {kRank, wide, kRank, wide}, false);
+       },
+       ""},
+      {"matmul_sum down, dx",
+       [=](Operands& o) {
+         return product_sum(o, t, wide, {kRank, hidden}, false);
+       },
+       ""},
+      {"matmul_sum q k v, dx",
+       [=](Operands& o) {
+         return product_sum(o, t, hidden, {kRank, kv, kRank, kv, kRank, hidden}, false);
+       },
+       ""},
+      {"lora_down q k v", [=](Operands& o) { return lora_down(o, t, hidden, 3, false); }, ""},
+      {"lora_down down", [=](Operands& o) { return lora_down(o, t, wide, 1, false); }, ""},
+      {"lora_down_grad q k v", [=](Operands& o) { return lora_down(o, t, hidden, 3, true); }, ""},
+      {"lora_up_grad up", [=](Operands& o) { return lora_up_grad(o, t, wide); }, ""},
       {"adamw", [=](Operands& o) { return adamw(o, wide * hidden); }, ""},
       {"sum_squares",
        [=](Operands& o) {

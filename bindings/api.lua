@@ -611,6 +611,14 @@ function q.add_rmsnorm(a, b, w, eps, plus_one) end
 ---@return Tensor
 function q.linear(x, w, opt) end
 
+---Linear layers that read one x, each as q.linear has it.
+---What their adapters read of x is read once, and the gradient of x is written once.
+---@param x Tensor  [t, in]
+---@param layers {weight: Tensor, bias?: Tensor, lora?: table}[]
+---@param opt? {out?: dtype}
+---@return Tensor[]  one for each layer
+function q.linears(x, layers, opt) end
+
 ---The linear layers of experts: rows first[e] .. first[e + 1] - 1 of x meet matrix e of w.
 ---Rows past the last expert's give 0. With `apart`, for inference, the bits of a row depend on that row alone, as
 ---those of q.row_linear do; it has no gradient.

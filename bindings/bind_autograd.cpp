@@ -53,6 +53,24 @@ int linear(Call& call) {
       linear(tape_of(call, x, w, bias, lora.a, lora.b), x, w, bias, lora, opt.get<DType>("out", x->view.dtype)));
 }
 
+int linears(Call& call) {
+  const TensorPtr x = call.arg<TensorPtr>(1);
+  if (!lua_istable(call.L, 2)) call.bad_argument(2, "a list of {weight=, bias=, lora=} expected");
+  const Options opt(call, 3, {"out"});
+  std::vector<LinearLayer> layers;
+  std::vector<TensorPtr> tensors = {x};
+  for (int i = 1; i <= static_cast<int>(lua_objlen(call.L, 2)); ++i) {
+    lua_rawgeti(call.L, 2, i);
+    const Options layer(call, lua_gettop(call.L), {"weight", "bias", "lora"});
+    layers.push_back({layer.get<TensorPtr>("weight"), layer.get<TensorPtr>("bias", nullptr), lora_of(call, layer)});
+    const auto& [w, bias, lora] = layers.back();
+    tensors.insert(tensors.end(), {w, bias, lora.a, lora.b});
+    lua_pop(call.L, 1);
+  }
+  Tape& tape = device_of(call, tensors).runtime()->tape();
+  return call.push(linears(tape, x, layers, opt.get<DType>("out", x->view.dtype)));
+}
+
 int grouped_linear(Call& call) {
   const TensorPtr x = call.arg<TensorPtr>(1), w = call.arg<TensorPtr>(2), first = call.arg<TensorPtr>(3);
   Options opt(call, 4, {"bias", "lora", "out", "apart"});
@@ -351,6 +369,7 @@ void register_autograd(lua_State* L) {
   using namespace lua;
   functions(L, "",
             {{"linear", fn<linear>},
+             {"linears", fn<linears>},
              {"grouped_linear", fn<grouped_linear>},
              {"route", fn<route>},
              {"dispatch", fn<dispatch>},

@@ -19,6 +19,16 @@ inline MatmulSizes sizes_of(const Matmul& op) {
           op.trans_a ? op.a.rows() : op.a.columns()};
 }
 
+// The products of a sum, in their order: the first ones add to what is there, and the last one has the bias.
+inline Matmul product_of(const MatmulSum& op, size_t i) {
+  return {.a = op.a[i],
+          .b = op.b[i],
+          .bias = i + 1 == op.a.size() ? op.bias : View(),
+          .c = op.c,
+          .trans_b = op.trans_b,
+          .acc = op.acc || i > 0};
+}
+
 // The matrices of an operand of BatchedMatmul: their number, and rows and columns of each, or of their transposes.
 struct MatrixSizes {
   int64_t count, rows, columns;

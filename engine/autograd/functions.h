@@ -19,6 +19,12 @@ struct Lora {
 // learner, if it has one, takes its gradient last.
 TensorPtr linear(Tape& tape, const TensorPtr& x, const TensorPtr& w, const TensorPtr& bias, const Lora& lora,
                  DType out);
+// Several that read one x: what their adapters read of it is read once, and its gradient, their sum, is written once.
+struct LinearLayer {
+  TensorPtr w, bias;
+  Lora lora;
+};
+std::vector<TensorPtr> linears(Tape& tape, const TensorPtr& x, const std::vector<LinearLayer>& layers, DType out);
 
 // The linear layers of experts: rows first[e] .. first[e + 1] of x meet matrix e of w, of the bias, and of the adapter;
 // rows past first[experts] give 0.  x: [rows, in]  w: [experts, out, in], of a dtype as in linear  first: [experts + 1]

@@ -1,88 +1,202 @@
+// Linear layers, with and without adapters.
+#include <algorithm>
+
 #include "engine/autograd/functions.h"
 #include "engine/autograd/learner.h"
+#include "kernels/check_shapes.h"
 
 namespace qeng {
 
-TensorPtr linear(Tape& tape, const TensorPtr& x, const TensorPtr& w, const TensorPtr& bias, const Lora& lora,
-                 DType out) {
-  if (x->view.rank < 1 || w->view.rank != 2 || x->view.columns() != w->view.shape[1])
-    fail("shape", "linear: x is ", shape_text(x->view), ", w is ", shape_text(w->view), "; w has to be [out, ",
-         x->view.columns(), "]");
-  Device& device = tape.device();
-  const int64_t rows = x->view.rows(), rank = lora ? lora.a->view.shape[0] : 0;
-  Shape shape(x->view.shape, x->view.shape + x->view.rank);
-  shape.back() = w->view.shape[0];
-  TensorPtr y = make_tensor(device, shape, out);
+namespace {
 
-  const bool dropped = lora && lora.dropout > 0 && tape.training();
-  const uint32_t subsequence = dropped ? tape.next_subsequence() : 0;
-  TensorPtr u;  // x a^T, [rows, rank]
-  const auto dropped_x = [&tape, &device, x, subsequence, p = lora.dropout] {
-    TensorPtr xd = make_like(*x);
-    device.run(Dropout{x->view, xd->view, tape.rng()->view, p, subsequence});
-    return xd;
-  };
-  // The adapter's share comes first and the large product adds to it: it reads y while it computes, so that y is moved
-  // twice and not three times, and is rounded last.
-  if (lora) {
-    u = make_tensor(device, {rows, rank}, x->view.dtype);
-    const TensorPtr input = dropped ? dropped_x() : x;
-    device.run(Matmul{.a = input->view, .b = lora.a->view, .c = u->view, .trans_b = true});
-    device.run(Matmul{.a = u->view, .b = lora.b->view, .c = y->view, .trans_b = true, .alpha = lora.scale});
+// The layers of one call, as forward leaves them to backward. Everything that is a list has an entry for each layer.
+struct Linears {
+  TensorPtr x;
+  std::vector<LinearLayer> layers;
+  std::vector<TensorPtr> y = {}, u = {};  // u: lora.scale dropout(x) a^T, [rows, rank], where there is an adapter
+  std::vector<uint32_t> subsequence = {};
+  bool dropped = false;  // in some adapter: each then reads an x of its own
+
+  size_t count() const { return layers.size(); }
+  int64_t rows() const { return x->view.rows(); }
+  const Lora& lora(size_t i) const { return layers[i].lora; }
+  View w(size_t i) const { return layers[i].w->view; }
+};
+
+void check_shapes_of(const TensorPtr& x, const std::vector<LinearLayer>& layers) {
+  if (layers.empty()) fail("value", "linear: no layers");
+  for (const LinearLayer& layer : layers) {
+    const View& w = layer.w->view;
+    if (x->view.rank < 1 || w.rank != 2 || x->view.columns() != w.shape[1])
+      fail("shape", "linear: x is ", shape_text(x->view), ", w is ", shape_text(w), "; w has to be [out, ",
+           x->view.columns(), "]");
   }
-  Matmul product{.a = x->view, .b = w->view, .bias = bias ? bias->view : View(), .c = y->view, .trans_b = true};
-  product.acc = static_cast<bool>(lora);
-  device.run(product);
-  if (!tape.wants({x, w, bias, lora.a, lora.b}) && !(w->learner && tape.recording())) return y;
+}
 
-  tape.record({y}, [=, &tape, &device] {
-    TensorPtr dy_tensor = y->grad;
-    if (dy_tensor->view.dtype != x->view.dtype) {  // y was asked for in another dtype
-      dy_tensor = make_tensor(device, shape, x->view.dtype);
-      device.run(Cast{y->grad->view, dy_tensor->view});
+TensorPtr dropped_x(Tape& tape, const Linears& l, size_t i) {
+  TensorPtr x = make_like(*l.x);
+  tape.device().run(Dropout{l.x->view, x->view, tape.rng()->view, l.lora(i).dropout, l.subsequence[i]});
+  return x;
+}
+
+// u of all adapters, at once where they read the same.
+void down(Tape& tape, Linears& l) {
+  LoraDown together{.x = l.x->view, .a = {}, .u = {}, .alpha = {}};
+  for (size_t i = 0; i < l.count(); ++i) {
+    const Lora& lora = l.lora(i);
+    if (!lora) continue;
+    for (size_t before = 0; before < i && !l.dropped; ++before)
+      if (l.lora(before).a == lora.a && l.lora(before).scale == lora.scale) l.u[i] = l.u[before];
+    if (l.u[i]) continue;
+    l.u[i] = make_tensor(tape.device(), {l.rows(), lora.a->view.shape[0]}, l.x->view.dtype);
+    if (l.dropped) {
+      const TensorPtr input = dropped_x(tape, l, i);
+      tape.device().run(LoraDown{input->view, {lora.a->view}, {l.u[i]->view}, {lora.scale}});
+    } else {
+      together.a.push_back(lora.a->view), together.u.push_back(l.u[i]->view), together.alpha.push_back(lora.scale);
     }
-    const View dy = dy_tensor->view;
+  }
+  if (!together.a.empty()) tape.device().run(together);
+}
+
+// y of one layer. The adapter's share comes first, so that the large product is rounded last where each is.
+void forward(Tape& tape, Linears& l, size_t i, DType out) {
+  const LinearLayer& layer = l.layers[i];
+  Shape shape(l.x->view.shape, l.x->view.shape + l.x->view.rank);
+  shape.back() = layer.w->view.shape[0];
+  l.y[i] = make_tensor(tape.device(), shape, out);
+  const View bias = layer.bias ? layer.bias->view : View();
+  if (layer.lora)
+    tape.device().run(MatmulSum{.a = {l.u[i]->view, l.x->view},
+                                .b = {layer.lora.b->view, layer.w->view},
+                                .bias = bias,
+                                .c = l.y[i]->view,
+                                .trans_b = true});
+  else
+    tape.device().run(Matmul{.a = l.x->view, .b = layer.w->view, .bias = bias, .c = l.y[i]->view, .trans_b = true});
+}
+
+// The gradient of y, or null where nothing needs it; where y was asked for in another dtype than x's, in x's.
+TensorPtr gradient_of_y(Tape& tape, const Linears& l, size_t i) {
+  const TensorPtr& y = l.y[i];
+  if (!y->grad || y->grad->view.dtype == l.x->view.dtype) return y->grad;
+  TensorPtr dy = make_tensor(tape.device(), Shape(y->view.shape, y->view.shape + y->view.rank), l.x->view.dtype);
+  tape.device().run(Cast{y->grad->view, dy->view});
+  return dy;
+}
+
+void weights_back(Tape& tape, const Linears& l, const std::vector<TensorPtr>& dy) {
+  for (size_t i = l.count(); i-- > 0;) {
+    const auto& [w, bias, lora] = l.layers[i];
+    if (!dy[i]) continue;
     if (bias && bias->needs_grad()) {
       const Tape::Target db = tape.gradient_of(bias);
-      device.run(BiasGrad{dy, db.view, db.acc});
+      tape.device().run(BiasGrad{dy[i]->view, db.view, db.acc});
     }
     if (w->needs_grad() && !w->learner) {
       const Tape::Target dw = tape.gradient_of(w);
-      device.run(Matmul{.a = dy, .b = x->view, .c = dw.view, .trans_a = true, .acc = dw.acc});
+      tape.device().run(Matmul{.a = dy[i]->view, .b = l.x->view, .c = dw.view, .trans_a = true, .acc = dw.acc});
     }
-    TensorPtr du;
-    if (lora) {
-      du = make_tensor(device, {rows, rank}, x->view.dtype);
-      device.run(Matmul{.a = dy, .b = lora.b->view, .c = du->view, .alpha = lora.scale});
-      if (lora.b->needs_grad()) {
-        const Tape::Target db = tape.gradient_of(lora.b);
-        device.run(Matmul{.a = dy, .b = u->view, .c = db.view, .trans_a = true, .acc = db.acc, .alpha = lora.scale});
-      }
-      if (lora.a->needs_grad()) {
-        const TensorPtr input = dropped ? dropped_x() : x;
-        const Tape::Target da = tape.gradient_of(lora.a);
-        device.run(Matmul{.a = du->view, .b = input->view, .c = da.view, .trans_a = true, .acc = da.acc});
-      }
+  }
+}
+
+// Of the adapters a and b; du: the gradients of x a^T, [rows, rank]. Those of a come from one reading of x, but for one
+// that several layers share.
+void adapters_back(Tape& tape, const Linears& l, const std::vector<TensorPtr>& dy, std::vector<TensorPtr>& du) {
+  std::vector<TensorPtr> together;
+  LoraDownGrad inner{.x = l.x->view, .du = {}, .da = {}};
+  for (size_t i = l.count(); i-- > 0;) {
+    const Lora& lora = l.lora(i);
+    if (!lora || !dy[i]) continue;
+    du[i] = make_like(*l.u[i]);
+    LoraUpGrad outer{dy[i]->view, lora.b->view, l.u[i]->view, du[i]->view, {}, false, lora.scale};
+    if (lora.b->needs_grad()) {
+      const Tape::Target db = tape.gradient_of(lora.b);
+      outer.db = db.view, outer.acc = db.acc;
     }
-    const auto learn = [&] {
-      if (w->learner) w->learner->learn(tape, dy, x->view);
-    };
-    if (!x->needs_grad()) return learn();
-    Tape::Target dx = tape.gradient_of(x);
-    if (lora && dropped && dx.acc) {
-      TensorPtr through = make_like(*x);
-      device.run(Matmul{.a = du->view, .b = lora.a->view, .c = through->view});
-      device.run(Dropout{through->view, through->view, tape.rng()->view, lora.dropout, subsequence});
-      tape.pass(x, through);
-      dx = tape.gradient_of(x);  // which may lie elsewhere now
-    } else if (lora) {
-      device.run(Matmul{.a = du->view, .b = lora.a->view, .c = dx.view, .acc = dx.acc});
-      if (dropped) device.run(Dropout{dx.view, dx.view, tape.rng()->view, lora.dropout, subsequence});
+    tape.device().run(outer);
+    if (!lora.a->needs_grad()) continue;
+    const Tape::Target da = tape.gradient_of(lora.a);
+    const bool first = together.empty(), again = std::find(together.begin(), together.end(), lora.a) != together.end();
+    if (l.dropped || again || (!first && da.acc != inner.acc)) {
+      const TensorPtr input = l.dropped ? dropped_x(tape, l, i) : l.x;
+      tape.device().run(LoraDownGrad{input->view, {du[i]->view}, {da.view}, da.acc});
+    } else {
+      together.push_back(lora.a), inner.acc = da.acc;
+      inner.du.push_back(du[i]->view), inner.da.push_back(da.view);
     }
-    device.run(Matmul{.a = dy, .b = w->view, .c = dx.view, .acc = dx.acc || lora});
-    learn();
-  });
-  return y;
+  }
+  if (!together.empty()) tape.device().run(inner);
+}
+
+// dx, the sum of what all layers hand back.
+void input_back(Tape& tape, const Linears& l, const std::vector<TensorPtr>& dy, const std::vector<TensorPtr>& du) {
+  MatmulSum sum;
+  for (size_t i = l.count(); i-- > 0;) {
+    if (!dy[i]) continue;
+    if (du[i]) sum.a.push_back(du[i]->view), sum.b.push_back(l.lora(i).a->view);
+    sum.a.push_back(dy[i]->view), sum.b.push_back(l.w(i));
+  }
+  const Tape::Target dx = tape.gradient_of(l.x);
+  sum.c = dx.view, sum.acc = dx.acc;
+  if (sum.a.size() == 1)
+    tape.device().run(product_of(sum, 0));
+  else
+    tape.device().run(sum);
+}
+
+// The same where adapters read an x of their own: what comes through them is masked before it is added.
+void dropped_input_back(Tape& tape, const Linears& l, const std::vector<TensorPtr>& dy,
+                        const std::vector<TensorPtr>& du) {
+  Device& device = tape.device();
+  for (size_t i = l.count(); i-- > 0;) {
+    if (!dy[i]) continue;
+    if (du[i]) {
+      TensorPtr through = make_like(*l.x);
+      device.run(Matmul{.a = du[i]->view, .b = l.lora(i).a->view, .c = through->view});
+      device.run(Dropout{through->view, through->view, tape.rng()->view, l.lora(i).dropout, l.subsequence[i]});
+      tape.pass(l.x, through);
+    }
+    const Tape::Target dx = tape.gradient_of(l.x);
+    device.run(Matmul{.a = dy[i]->view, .b = l.w(i), .c = dx.view, .acc = dx.acc});
+  }
+}
+
+void backward(Tape& tape, const Linears& l) {
+  std::vector<TensorPtr> dy, du(l.count());
+  for (size_t i = 0; i < l.count(); ++i) dy.push_back(gradient_of_y(tape, l, i));
+  weights_back(tape, l, dy);
+  adapters_back(tape, l, dy, du);
+  if (l.x->needs_grad()) l.dropped ? dropped_input_back(tape, l, dy, du) : input_back(tape, l, dy, du);
+  for (size_t i = l.count(); i-- > 0;)
+    if (dy[i] && l.layers[i].w->learner) l.layers[i].w->learner->learn(tape, dy[i]->view, l.x->view);
+}
+
+}  // namespace
+
+std::vector<TensorPtr> linears(Tape& tape, const TensorPtr& x, const std::vector<LinearLayer>& layers, DType out) {
+  check_shapes_of(x, layers);
+  const size_t count = layers.size();
+  Linears l{.x = x, .layers = layers, .y = std::vector<TensorPtr>(count), .u = std::vector<TensorPtr>(count)};
+  l.subsequence.resize(count);
+  for (size_t i = 0; i < count && tape.training(); ++i) {
+    if (!layers[i].lora || layers[i].lora.dropout <= 0) continue;
+    l.dropped = true, l.subsequence[i] = tape.next_subsequence();
+  }
+  down(tape, l);
+  std::vector<TensorPtr> tracked;
+  for (size_t i = 0; i < count; ++i) {
+    forward(tape, l, i, out);
+    const auto& [w, bias, lora] = layers[i];
+    if (tape.wants({x, w, bias, lora.a, lora.b}) || (w->learner && tape.recording())) tracked.push_back(l.y[i]);
+  }
+  if (!tracked.empty()) tape.record(tracked, [l, &tape] { backward(tape, l); });
+  return l.y;
+}
+
+TensorPtr linear(Tape& tape, const TensorPtr& x, const TensorPtr& w, const TensorPtr& bias, const Lora& lora,
+                 DType out) {
+  return linears(tape, x, {{w, bias, lora}}, out)[0];
 }
 
 TensorPtr merge_lora(const TensorPtr& w, const Lora& lora) {

@@ -27,6 +27,57 @@ void check_shapes(const Matmul& op) {
   check.that(m == 0 || n == 0 || k > 0, [&] { return sides() + ": the inner dimension is 0"; });
 }
 
+void check_shapes(const MatmulSum& op) {
+  const Check check{op.name};
+  check.that(!op.a.empty() && op.a.size() == op.b.size(), [&] {
+    return std::to_string(op.a.size()) + " first sides and " + std::to_string(op.b.size()) +
+           " second ones; expected as many of both, one at least";
+  });
+  for (size_t i = 0; i < op.a.size(); ++i) {
+    check.dtype("a", op.a[i], {op.a[0].dtype});
+    check_shapes(product_of(op, i));
+  }
+}
+
+void check_shapes(const LoraDown& op) {
+  const Check check{op.name};
+  check.is_float("x", op.x);
+  check.that(!op.a.empty() && op.a.size() == op.u.size() && op.a.size() == op.alpha.size(), [&] {
+    return std::to_string(op.a.size()) + " matrices a, " + std::to_string(op.u.size()) + " results and " +
+           std::to_string(op.alpha.size()) + " factors; expected as many of each, one at least";
+  });
+  for (size_t i = 0; i < op.a.size(); ++i) {
+    check.is("a", op.a[i], op.x.dtype, {op.a[i].rows(), op.x.columns()});
+    check.is("u", op.u[i], op.x.dtype, {op.x.rows(), op.a[i].rows()});
+  }
+}
+
+void check_shapes(const LoraDownGrad& op) {
+  const Check check{op.name};
+  check.is_float("x", op.x);
+  check.that(!op.du.empty() && op.du.size() == op.da.size(), [&] {
+    return std::to_string(op.du.size()) + " matrices du and " + std::to_string(op.da.size()) +
+           " results; expected as many of both, one at least";
+  });
+  for (size_t i = 0; i < op.du.size(); ++i) {
+    check.is("du", op.du[i], op.x.dtype, {op.x.rows(), op.du[i].columns()});
+    check.dtype("da", op.da[i], {op.x.dtype, DType::f32});
+    check.is("da", op.da[i], op.da[i].dtype, {op.du[i].columns(), op.x.columns()});
+  }
+}
+
+void check_shapes(const LoraUpGrad& op) {
+  const Check check{op.name};
+  check.is_float("dy", op.dy);
+  const int64_t rank = op.b.columns();
+  check.is("b", op.b, op.dy.dtype, {op.dy.columns(), rank});
+  check.is("u", op.u, op.dy.dtype, {op.dy.rows(), rank});
+  check.is("du", op.du, op.dy.dtype, {op.dy.rows(), rank});
+  if (!op.db) return;
+  check.dtype("db", op.db, {op.dy.dtype, DType::f32});
+  check.is("db", op.db, op.db.dtype, {op.dy.columns(), rank});
+}
+
 void check_shapes(const BatchedMatmul& op) {
   const Check check{op.name};
   check.is_float("a", op.a);

@@ -23,6 +23,81 @@ struct Matmul {
   }
 };
 
+// c = sum_i a_i op(b_i) + bias + (acc ? c : 0): products whose results are one, which is written once.
+// a_i: [m, k_i]   b_i: [k_i, n], or all [n, k_i] with trans_b   c: [m, n]   bias: [n]   Dtypes as of Matmul; where c is
+// bf16, a device may round to it after each product, in their order.
+struct MatmulSum {
+  static constexpr const char* name = "matmul_sum";
+  std::vector<View> a, b;
+  View bias, c;
+  bool trans_b = false, acc = false;
+  int64_t flops() const {
+    int64_t depth = 0;
+    for (const View& each : a) depth += each.columns();
+    return 2 * c.elements() * depth;
+  }
+  template <class F>
+  void views(F f) {
+    for (View& each : a) f("a", each, Access::read);
+    for (View& each : b) f("b", each, Access::read);
+    f("bias", bias, Access::read), f("c", c, acc ? Access::update : Access::write);
+  }
+};
+
+// The inner products of low-rank adapters that read one x:  u_i = alpha_i x a_i^T, rounded once.
+// x: [rows, k] float   a_i: [rank_i, k]   u_i: [rows, rank_i], of x's dtype
+struct LoraDown {
+  static constexpr const char* name = "lora_down";
+  View x;
+  std::vector<View> a, u;
+  std::vector<float> alpha;
+  int64_t flops() const {
+    int64_t elements = 0;
+    for (const View& each : a) elements += each.elements();
+    return 2 * x.rows() * elements;
+  }
+  template <class F>
+  void views(F f) {
+    f("x", x, Access::read);
+    for (View& each : a) f("a", each, Access::read);
+    for (View& each : u) f("u", each, Access::write);
+  }
+};
+
+// da_i (+)= du_i^T x     x: [rows, k] float   du_i: [rows, rank_i] of x's dtype   da_i: [rank_i, k] f32 or x's dtype
+struct LoraDownGrad {
+  static constexpr const char* name = "lora_down_grad";
+  View x;
+  std::vector<View> du, da;
+  bool acc = false;
+  int64_t flops() const {
+    int64_t elements = 0;
+    for (const View& each : da) elements += each.elements();
+    return 2 * x.rows() * elements;
+  }
+  template <class F>
+  void views(F f) {
+    f("x", x, Access::read);
+    for (View& each : du) f("du", each, Access::read);
+    for (View& each : da) f("da", each, acc ? Access::update : Access::write);
+  }
+};
+
+// What the outer product y = u b^T of an adapter hands back, from one reading of dy:  du = alpha dy b,  [db] (+)= dy^T u
+// dy: [rows, n] float   b: [n, rank]   u, du: [rows, rank], of dy's dtype   db: [n, rank] f32 or dy's dtype
+struct LoraUpGrad {
+  static constexpr const char* name = "lora_up_grad";
+  View dy, b, u, du, db;
+  bool acc = false;
+  float alpha = 1;
+  int64_t flops() const { return (db ? 4 : 2) * dy.rows() * b.elements(); }
+  template <class F>
+  void views(F f) {
+    f("dy", dy, Access::read), f("b", b, Access::read), f("u", u, Access::read), f("du", du, Access::write);
+    f("db", db, acc ? Access::update : Access::write);
+  }
+};
+
 // c (+)= op(a) op(b), as Matmul has it, of matrices of a, b and c for every index of `batch`: many products as one.
 // a, b, c: [..., rows, columns] of one float dtype   batch: a shape (no memory)   of_a, of_b, of_c: which matrices, counted
 // in them, so that a stride of 0 takes one for all. No two indices share a matrix of c; others stay as they are.
@@ -169,8 +244,8 @@ struct Combine {
 
 // clang-format off
 #define QENG_LINEAR_OPERATIONS(OP) \
-  OP(Matmul) OP(BatchedMatmul) OP(BiasGrad) OP(RowLinear) OP(Hadamard) OP(GroupedMatmul) OP(GroupedMatmulGrad) \
-  OP(Route) OP(Dispatch) OP(Combine)
+  OP(Matmul) OP(MatmulSum) OP(LoraDown) OP(LoraDownGrad) OP(LoraUpGrad) OP(BatchedMatmul) OP(BiasGrad) OP(RowLinear) \
+  OP(Hadamard) OP(GroupedMatmul) OP(GroupedMatmulGrad) OP(Route) OP(Dispatch) OP(Combine)
 // clang-format on
 
 }  // namespace qeng

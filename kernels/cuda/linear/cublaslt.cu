@@ -182,6 +182,31 @@ class Opened : public CublasLt {
     return true;
   }
 
+  bool is_faster(const std::string& shape, const std::function<void()>& ours, const std::function<void()>& library,
+                 int64_t flops, CudaContext& context) override {
+    const auto decided = ours_.find(shape);
+    if (decided != ours_.end()) return decided->second;
+    const bool small = flops < 2 * kLeastWork;
+    if (small || !tuning_) return ours_[shape] = small;
+    const std::string names[] = {"the library", "one kernel"};
+    const auto known = [&] {
+      const auto choice = choices_.find(shape);
+      if (choice == choices_.end()) return false;
+      const bool taken = choice->second.candidate == 1;
+      if (choice->second.algorithm != names[taken]) return false;
+      ours_[shape] = taken;
+      return true;
+    };
+    if (known()) return ours_[shape];
+    if (context.reserving || recording(context.stream)) return ours_[shape] = false;
+    const float by_library = time_of([&] { return library(), true; }, "cuBLASLt: " + shape, context, 0);
+    const float by_ours = time_of([&] { return ours(), true; }, "cuBLASLt: " + shape, context, by_library);
+    const bool faster = by_ours < by_library * kClearlyBetter;
+    choices_[shape] = {faster, names[faster], double{faster ? by_ours : by_library} * 1e3};
+    keep_choices();
+    return known() ? ours_[shape] : ours_[shape] = faster;
+  }
+
  private:
   void check(cublasStatus_t status, const char* function, const CudaGemm& gemm) const {
     if (status == CUBLAS_STATUS_SUCCESS) return;
@@ -307,14 +332,19 @@ class Opened : public CublasLt {
     const std::string shape = key.text();
     if (take_known(shape, list, plan) || recording(context.stream)) return;
     if (!tune(shape, list, plan, gemm, context)) return;
-    if (!path_.empty()) try {
-        choices_ = add_choices(path_, machine_, choices_, [](const std::string&) {});
-      } catch (const Error& error) {
-        std::fprintf(stderr, "qeng: the choice of a matrix product's algorithm is not kept for later runs: %s\n",
-                     error.what());
-        path_.clear();  // said once
-      }
+    keep_choices();
     take_known(shape, list, plan);  // perhaps another process was faster
+  }
+
+  void keep_choices() {
+    if (path_.empty()) return;
+    try {
+      choices_ = add_choices(path_, machine_, choices_, [](const std::string&) {});
+    } catch (const Error& error) {
+      std::fprintf(stderr, "qeng: the choice of a matrix product's algorithm is not kept for later runs: %s\n",
+                   error.what());
+      path_.clear();  // said once
+    }
   }
 
   bool take_known(const std::string& shape, const std::vector<Candidate>& list, Plan& plan) {
@@ -350,22 +380,23 @@ class Opened : public CublasLt {
     void* c = gemm.acc ? trial.get() : gemm.c;
     float best = 0;
     for (size_t i = 0; i < list.size(); ++i) {
-      const float time = time_of(plan, list[i], gemm, c, context, best);
+      const float time = time_of([&] { return launch(plan, list[i].algo, gemm, c, context) == CUBLAS_STATUS_SUCCESS; },
+                                 "cuBLASLt: " + list[i].text + ": " + gemm_text(gemm), context, best);
       if (time <= 0 || (best > 0 && time > best * kClearlyBetter)) continue;
       best = time;
       choices_[shape] = {static_cast<int>(i), list[i].text, double{time} * 1e3};
     }
     return best > 0;
   }
-  // Milliseconds of the fastest run; 0 where the candidate does not run. A hopeless one is not tried again.
-  float time_of(const Plan& plan, const Candidate& candidate, const CudaGemm& gemm, void* c, CudaContext& context,
-                float best) {
+  // Milliseconds of the fastest run; 0 where one is refused. What is hopeless beside `best` is not tried again.
+  template <class F>
+  float time_of(F queue, const std::string& what, CudaContext& context, float best) {
     float fastest = 0;
     for (int i = -1; i < kTimedRuns; ++i) {  // the first run loads the kernel
       check_cuda(cudaEventRecord(begin_, context.stream), "choosing an algorithm");
-      if (launch(plan, candidate.algo, gemm, c, context) != CUBLAS_STATUS_SUCCESS) return 0;
+      if (!queue()) return 0;
       check_cuda(cudaEventRecord(end_, context.stream), "choosing an algorithm");
-      check_cuda(cudaEventSynchronize(end_), ("cuBLASLt: " + candidate.text + ": " + gemm_text(gemm)).c_str());
+      check_cuda(cudaEventSynchronize(end_), what.c_str());
       float time = 0;
       check_cuda(cudaEventElapsedTime(&time, begin_, end_), "choosing an algorithm");
       if (i < 0) continue;
@@ -381,6 +412,7 @@ class Opened : public CublasLt {
   bool tuning_ = true;
   GemmChoices choices_;
   std::map<Key, std::unique_ptr<Plan>> plans_;
+  std::map<std::string, bool> ours_;  // shapes that a kernel of ours takes, or not
   size_t workspace_bytes_ = 0;
   std::map<cudaStream_t, void*> workspaces_;  // one a stream: two products at once must not share one
   cudaEvent_t begin_ = nullptr, end_ = nullptr;

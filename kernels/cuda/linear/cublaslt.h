@@ -15,6 +15,11 @@ class CublasLt {
   // unless a graph is being recorded, QENG_CUBLASLT_TUNE=0, or an earlier run's choice is on disk. The choice stays for
   // the life of this object, so that eager and recorded runs give the same bits.
   virtual bool run(const CudaGemm& gemm, CudaContext& context) = 0;
+
+  // Whether a kernel of ours is faster than the library's products at what both leave the same memory with. Chosen and
+  // kept as algorithms are, under the name of the shape; where nothing was timed, ours is for little work alone.
+  virtual bool is_faster(const std::string& shape, const std::function<void()>& ours,
+                         const std::function<void()>& library, int64_t flops, CudaContext& context) = 0;
 };
 
 // Opens the library. Null in the emulator, where a wrong QENG_CUBLASLT is refused all the same. Throws

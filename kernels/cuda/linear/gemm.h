@@ -20,6 +20,8 @@ struct CudaGemm {
   int64_t lda = 0, ldb = 0, ldc = 0;  // elements from one stored row to the next
 };
 
+CudaGemm gemm_of(const Matmul& op);
+
 // "[8192, 1536] x [8960, 1536]^T -> [8192, 8960], bf16 to f32, bias, added": for messages.
 std::string gemm_text(const CudaGemm& gemm);
 

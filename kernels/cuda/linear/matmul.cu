@@ -196,7 +196,7 @@ void run_gemm(const CudaGemm& gemm, CudaContext& context) {
               static_cast<const float*>(gemm.bias), static_cast<bf16*>(gemm.c), gemm.m, gemm.n, gemm.ldc, gemm.acc);
 }
 
-void run(const Matmul& op, CudaContext& context) {
+CudaGemm gemm_of(const Matmul& op) {
   const auto [m, n, k] = sizes_of(op);
   CudaGemm gemm;
   gemm.m = m, gemm.n = n, gemm.k = k;
@@ -206,7 +206,9 @@ void run(const Matmul& op, CudaContext& context) {
   gemm.trans_a = op.trans_a, gemm.trans_b = op.trans_b, gemm.acc = op.acc;
   gemm.alpha = op.alpha;
   gemm.lda = op.a.columns(), gemm.ldb = op.b.columns(), gemm.ldc = n;
-  run_gemm(gemm, context);
+  return gemm;
 }
+
+void run(const Matmul& op, CudaContext& context) { run_gemm(gemm_of(op), context); }
 
 }  // namespace qeng

@@ -88,11 +88,29 @@ function Linear:__call(x)
   return q.linear(x, self.weight, { bias = self.bias, lora = self.lora })
 end
 
+-- Whether q.linear alone is all that a layer does.
+local function plain(layer)
+  return not layer.rotation and not layer.row_scale and not (layer.lora and layer.lora.magnitude)
+end
+
+-- The outputs of such layers that read the same x.
+local function together(x, layers)
+  local list = {}
+  for i, layer in ipairs(layers) do
+    if layer.model and layer.model.observe then layer.model.observe(layer.name .. ".weight", x) end
+    list[i] = { weight = layer.weight, bias = layer.bias, lora = layer.lora }
+  end
+  return unpack(q.linears(x, list))
+end
+
 -- The outputs of up to three layers that read the same x. One fused layer gives an output for each of its parts. In
 -- inference they are one operation (infer/paged.lua), whatever the batch around them.
 local function project(seq, x, first, second, third)
   if seq.inference then return seq.inference:project(x, { first, second, third }) end
   if first.parts then return first:split(x) end
+  if second and plain(first) and plain(second) and (not third or plain(third)) then
+    return together(x, { first, second, third })
+  end
   return first(x), second and second(x), third and third(x)
 end
 nn.project = project
@@ -131,10 +149,10 @@ function Linear:split(x)
     q.error("unsupported", ("%s: several layers in one that have a scale for each row are only generated from")
       :format(self.name))
   end
-  local results = {}
-  for i, part in ipairs(self:fused(self.lora, rows_of)) do
-    results[i] = self.rotation and adapted(q.linear(input, part.weight, { bias = part.bias }), x, part.lora)
-      or q.linear(x, part.weight, { bias = part.bias, lora = part.lora })
+  local parts, results = self:fused(self.lora, rows_of), {}
+  if not self.rotation then return together(x, parts) end
+  for i, part in ipairs(parts) do
+    results[i] = adapted(q.linear(input, part.weight, { bias = part.bias }), x, part.lora)
   end
   return unpack(results)
 end
