@@ -116,6 +116,8 @@ class CudaBackend : public Backend {
            properties.minor, "; needed is 8.0 or more (Ampere and later)");
     const char* wait = std::getenv("QENG_CUDA_SYNC");
     context_.synchronous = wait && std::string(wait) != "0";
+    const char* ahead = std::getenv("QENG_CUDA_AHEAD");
+    context_.ahead = context_.capability >= 90 && (!ahead || std::string(ahead) != "0");
     check_cuda(cudaStreamCreateWithFlags(&context_.stream, cudaStreamNonBlocking), "creating a stream");
     void* fault = nullptr;
     check_cuda(cudaMalloc(&fault, sizeof(Fault)), "allocating memory");

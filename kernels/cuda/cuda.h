@@ -77,6 +77,7 @@ struct CudaContext {
   RecordedOps* recorded = nullptr;   // while a recording is described: what is to be queued goes there
   std::shared_ptr<CublasLt> cublas;  // null until the first product that wants it, and in the emulator
   std::set<const void*> prepared;    // kernels whose shared memory limit is raised
+  bool ahead = false;                // kernels may begin before the one before them has ended (QENG_CUDA_AHEAD)
   bool synchronous = false;          // QENG_CUDA_SYNC=1: wait for each kernel, so that an error names the right one
 };
 
@@ -86,22 +87,29 @@ void check_launch(CudaContext& context, const char* name, const void* kernel, di
 void load_kernel(const char* name, const void* kernel);
 void finish_launch(CudaContext& context, const char* name, cudaError_t status);
 
+// ahead: the kernel calls ptx::begin_ahead() first, and may begin while the one before it still runs.
+enum class Launch { in_turn, ahead };
 template <class... Params, class... Args>
-void launch(CudaContext& context, const char* name, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
-            Args&&... args) {
+void launch(Launch how, CudaContext& context, const char* name, void (*kernel)(Params...), dim3 grid, dim3 block,
+            size_t shared, Args&&... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   check_launch(context, name, reinterpret_cast<const void*>(kernel), grid, block, shared);
   if (context.reserving) return load_kernel(name, reinterpret_cast<const void*>(kernel));
   std::tuple<Params...> values(static_cast<Params>(args)...);
 #ifdef QENG_EMULATED
   finish_launch(context, name,
-                emulator::launch(name, reinterpret_cast<const void*>(kernel), grid, block, shared, context.stream,
-                                 [kernel, values] { std::apply(kernel, values); }));
+                emulator::launch(
+                    name, reinterpret_cast<const void*>(kernel), grid, block, shared, context.stream,
+                    [kernel, values] { std::apply(kernel, values); }, how == Launch::ahead && context.ahead));
 #else
   cudaLaunchConfig_t config{};
   config.gridDim = grid, config.blockDim = block, config.stream = context.stream;
   config.dynamicSmemBytes =
       (shared + 15) / 16 * 16;  // ptxas may read the last elements as 16 bytes, which memcheck sees
+  cudaLaunchAttribute ahead{};
+  ahead.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  ahead.val.programmaticStreamSerializationAllowed = 1;
+  if (how == Launch::ahead && context.ahead) config.attrs = &ahead, config.numAttrs = 1;
   std::apply(
       [&](auto&... value) {
         void* pointers[] = {const_cast<void*>(static_cast<const void*>(&value))..., nullptr};
@@ -110,9 +118,16 @@ void launch(CudaContext& context, const char* name, void (*kernel)(Params...), d
       values);
 #endif
 }
+template <class... Params, class... Args>
+void launch(CudaContext& context, const char* name, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
+            Args&&... args) {
+  launch(Launch::in_turn, context, name, kernel, grid, block, shared, std::forward<Args>(args)...);
+}
 // kernel: a __global__ function; in brackets where it has several template arguments.
 #define QENG_LAUNCH(context, kernel, grid, block, shared, ...) \
   ::qeng::launch(context, #kernel, kernel, grid, block, shared, ##__VA_ARGS__)
+#define QENG_LAUNCH_AHEAD(context, kernel, grid, block, shared, ...) \
+  ::qeng::launch(::qeng::Launch::ahead, context, #kernel, kernel, grid, block, shared, ##__VA_ARGS__)
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // The element at index, as an untyped pointer.

@@ -55,6 +55,7 @@ __global__ void __launch_bounds__(kThreads) sort_rows(const T* x, T* y, int32_t*
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     sort_segments(const T* x, const uint64_t* from, int64_t n, int64_t k, bool descending, uint64_t* to) {
+  ptx::begin_ahead();
   auto* words = reinterpret_cast<uint64_t*>(shared_memory());
   const int64_t row = blockIdx.y, begin = int64_t{blockIdx.x} * kSharedWords;
   for (int64_t i = threadIdx.x; i < kSharedWords; i += kThreads) {
@@ -68,6 +69,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     take_sorted(const T* x, const uint64_t* words, int64_t n, int64_t k, T* y, int32_t* index) {
+  ptx::begin_ahead();
   for (int64_t i = threadIdx.x; i < k; i += kThreads) {
     const int64_t at = blockIdx.x * k + i;
     index[at] = sort_column(words[at]);
@@ -84,12 +86,12 @@ void sort_first(const Sort& op, CudaContext& context) {
   for (int64_t left = n; !from || left > k;) {
     const int64_t segments = ceil_div(left, kSharedWords);
     auto* to = context.scratch.take<uint64_t>(rows * segments * k);
-    QENG_LAUNCH(context, sort_segments<T>, dim3(static_cast<unsigned>(segments), static_cast<unsigned>(rows)),
-                dim3(kThreads), kSharedWords * sizeof(uint64_t), op.x.as<T>(), from, left, k, op.descending, to);
+    QENG_LAUNCH_AHEAD(context, sort_segments<T>, dim3(static_cast<unsigned>(segments), static_cast<unsigned>(rows)),
+                      dim3(kThreads), kSharedWords * sizeof(uint64_t), op.x.as<T>(), from, left, k, op.descending, to);
     from = to, left = segments * k;
   }
-  QENG_LAUNCH(context, take_sorted<T>, dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, op.x.as<T>(), from, n, k,
-              op.y.as<T>(), op.index.as<int32_t>());
+  QENG_LAUNCH_AHEAD(context, take_sorted<T>, dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, op.x.as<T>(), from,
+                    n, k, op.y.as<T>(), op.index.as<int32_t>());
 }
 
 template <class T>

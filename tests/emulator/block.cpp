@@ -586,7 +586,23 @@ void*& block_slot(size_t index, Destroy destroy) {
   return block.slots[index];
 }
 
-bool run_grid(const char* name, dim3 grid, dim3 threads_of_block, size_t shared, const std::function<void()>& body) {
+namespace {
+struct Begun {
+  bool ahead = true;
+};
+bool grid_is_ahead = false;
+}  // namespace
+
+void begin_ahead() { per_thread<Begun>().ahead = false; }
+bool has_begun() { return !grid_is_ahead || !per_thread<Begun>().ahead; }
+
+bool run_grid(const char* name, dim3 grid, dim3 threads_of_block, size_t shared, const std::function<void()>& given,
+              bool ahead) {
+  grid_is_ahead = ahead;
+  const std::function<void()> body = [&given] {
+    given();
+    if (!has_begun()) report_failure("launched ahead: the thread ends and has not called begin_ahead");
+  };
   // Exactly the bytes asked for, so that the address sanitizer sees the first byte too many; without it, a margin that
   // nobody may change.
   constexpr size_t kMargin = 256;

@@ -120,7 +120,13 @@ uint32_t random_bits();
 bool arrives_early();
 
 // Runs a grid: the body once per thread. False where it failed; the report is then in last_report().
-bool run_grid(const char* name, dim3 grid, dim3 block, size_t shared, const std::function<void()>& body);
+bool run_grid(const char* name, dim3 grid, dim3 block, size_t shared, const std::function<void()>& body,
+              bool ahead = false);
+
+// A grid that is launched ahead may begin before the kernel before it has ended. Each of its threads calls begin_ahead,
+// which waits for that, or else the launch fails; and the race check finds device memory that one touches before.
+void begin_ahead();
+bool has_begun();  // the running thread; always, where the grid is not ahead
 
 void set_seed(uint64_t seed);  // as QENG_EMULATOR_SEED does at the start (1 where it is not set)
 uint64_t seed();

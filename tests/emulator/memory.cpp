@@ -176,7 +176,7 @@ bool check_margins(const char* doing) {
 }
 
 cudaError_t launch(const char* name, const void* kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
-                   std::function<void()> body) {
+                   std::function<void()> body, bool ahead) {
   const std::lock_guard guard(lock());
   if (sticky()) return result(sticky());
   const uint64_t threads = uint64_t{block.x} * block.y * block.z;
@@ -198,8 +198,8 @@ cudaError_t launch(const char* name, const void* kernel, dim3 grid, dim3 block, 
     return result(too_much ? cudaErrorInvalidValue : cudaErrorInvalidConfiguration);
   }
   note_launch(kernel);
-  return result(enqueue(stream, [text = std::string(name), grid, block, shared, run = std::move(body)] {
-    return run_grid(text.c_str(), grid, block, shared, run) && check_margins(("kernel " + text).c_str());
+  return result(enqueue(stream, [text = std::string(name), grid, block, shared, run = std::move(body), ahead] {
+    return run_grid(text.c_str(), grid, block, shared, run, ahead) && check_margins(("kernel " + text).c_str());
   }));
 }
 

@@ -125,6 +125,9 @@ inline void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t
   emulator::multiply_matrices(slot, site);
 }
 
+inline void begin_ahead() { emulator::begin_ahead(); }
+inline void prefetch(const void*) {}
+
 inline void barrier_sync(int id, int threads, emulator::Site site = emulator::Site::current()) {
   if (id == 0) emulator::fail("bar.sync", "barrier 0 is __syncthreads", site);
   emulator::barrier("bar.sync", id, threads, true, 0, site);

@@ -34,6 +34,12 @@ __global__ void pass_on_after_shuffle(int* out) {
   out[threadIdx.x] = numbers[other];
 }
 
+__global__ void add_one_ahead(int* numbers, int when) {
+  if (when == 1) numbers[threadIdx.x] += 1;
+  if (when >= 0) ptx::begin_ahead();
+  if (when == 0) numbers[threadIdx.x] += 1;
+}
+
 __global__ void same_element(int* out, int stride) {
   out[static_cast<int>(blockIdx.x) * stride + static_cast<int>(threadIdx.x)] = 1;
 }

@@ -38,6 +38,22 @@ TEST_CASE("named barriers order those who arrive before those who wait") {
   CHECK_THAT(races_of(named_hand_over, 1, 64, 4, out.data, false), containing("byte ") && containing("race: "));
 }
 
+TEST_CASE("a kernel that is launched ahead touches memory only once the one before has ended") {
+  const Device<int> out(std::vector<int>(64, 1));
+  const auto report = [&](int when) {
+    emulator::set_seed(1);
+    const cudaError_t status = emulator::launch(
+        "kernel", reinterpret_cast<const void*>(add_one_ahead), 2, 32, 0, nullptr,
+        [&out, when] { add_one_ahead(out.data + blockIdx.x * 32, when); }, true);
+    const bool failed = (status ? status : cudaDeviceSynchronize()) == cudaErrorLaunchFailure;
+    cudaDeviceReset();
+    return failed ? emulator::last_report() : "none";
+  };
+  CHECK(report(0) == "none");
+  CHECK_THAT(report(1), containing("race: ") && containing("before begin_ahead") && containing("race_kernels.cpp:"));
+  CHECK_THAT(report(-1), containing("has not called begin_ahead"));
+}
+
 TEST_CASE("two blocks may not write one element") {
   const Device<int> out(256);
   CHECK(races_of(same_element, 4, 64, 0, out.data, 64) == "none");

@@ -193,6 +193,9 @@ void touch_as(size_t actor, const void* pointer, size_t bytes, Touch kind, uint3
   }
   const auto begin = reinterpret_cast<uintptr_t>(pointer);
   if (!is_tracked(begin)) return;
+  if (!has_begun())
+    return report_failure("race: " + name_of(stamp) + " touches device memory (" + place_text(place) +
+                          ") before begin_ahead: the kernel before may be writing it");
   static uintptr_t last_page = 0;
   static Cell* last_cells = nullptr;
   for (uintptr_t at = begin; at < begin + bytes; ++at) {

@@ -202,8 +202,9 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable);
 namespace emulator {
 
 // Queues a kernel: `body` runs once per thread. Refuses what CUDA refuses at once (the configuration); what goes wrong
-// in the kernel shows at a synchronisation as cudaErrorLaunchFailure, which sticks, and in last_report().
+// in the kernel shows at a synchronisation as cudaErrorLaunchFailure, which sticks, and in last_report(). ahead: it may
+// begin before the kernel before it has ended (block.h).
 cudaError_t launch(const char* name, const void* kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
-                   std::function<void()> body);
+                   std::function<void()> body, bool ahead = false);
 
 }  // namespace emulator

@@ -247,6 +247,7 @@ __global__ void __launch_bounds__(kThreads) paged_attention_kernel(Paged<T> a) {
 // The pieces of a tile and column, in their order. Blocks past the plan's tiles find nothing to do.
 template <int kColumns>
 __global__ void __launch_bounds__(kThreads) merge_pages(PagedOutput a) {
+  ptx::begin_ahead();
   const PagedShape& shape = a.shape;
   const int tile = static_cast<int>(blockIdx.x) / shape.columns, column = static_cast<int>(blockIdx.x) % shape.columns;
   if (tile >= a.plan->tiles) return;
@@ -327,9 +328,9 @@ void attend_plain(const PagedAttention& op, const PagedOutput& out, CudaContext&
 void merge_partials(const PagedOutput& out, CudaContext& context) {
   const dim3 grid(static_cast<unsigned>(out.shape.most_tiles * out.shape.columns));
   if (out.shape.value_dim <= 4 * kWarp)
-    QENG_LAUNCH(context, merge_pages<1>, grid, dim3(kThreads), 0, out);
+    QENG_LAUNCH_AHEAD(context, merge_pages<1>, grid, dim3(kThreads), 0, out);
   else
-    QENG_LAUNCH(context, merge_pages<2>, grid, dim3(kThreads), 0, out);
+    QENG_LAUNCH_AHEAD(context, merge_pages<2>, grid, dim3(kThreads), 0, out);
 }
 
 void attend(const PagedAttention& op, const PagedShape& shape, PagedPlan* plan, const RoundedRows& rounded,

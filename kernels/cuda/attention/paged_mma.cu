@@ -345,6 +345,7 @@ struct MmaWorker {
 
 template <class F>
 __global__ void __launch_bounds__(kThreads) paged_mma_kernel(const __grid_constant__ MmaArguments a) {
+  ptx::begin_ahead();
   MmaWorker<F> worker(a);
   const PagedShape& shape = a.out.shape;
   for (int next = next_item(a.out.plan, shape.columns, &worker.s.next); next < a.out.plan->items * shape.columns;
@@ -373,7 +374,7 @@ bool launch_mma(const PagedAttention& op, const PagedOutput& out, CudaContext& c
                        op.pages.as<int32_t>(), op.scale * kLog2e,    out,
                        context.fault};
   const int64_t most_items = int64_t{out.shape.most_tiles} * out.shape.most_pieces * out.shape.columns;
-  QENG_LAUNCH(context, paged_mma_kernel<F>, plan_blocks(most_items, context), dim3(kThreads), F::kShared, a);
+  QENG_LAUNCH_AHEAD(context, paged_mma_kernel<F>, plan_blocks(most_items, context), dim3(kThreads), F::kShared, a);
   return true;
 }
 template <class T, int kDim>

@@ -32,6 +32,7 @@ __device__ int sum_before(int x, int* exchange, int& all) {
 __global__ void __launch_bounds__(kThreads)
     plan_pages_kernel(PagedShape shape, const int32_t* cu_q, const int32_t* lengths, int* starts, PagedPlan* plan,
                       Fault* fault) {
+  ptx::begin_ahead();
   int* exchange = reinterpret_cast<int*>(shared_memory());
   const int thread = static_cast<int>(threadIdx.x), sequences = shape.sequences;
   int tiles = 0, wrong = 0;
@@ -143,8 +144,8 @@ PagedPlan* plan_pages(const PagedShape& shape, const View& cu_q, const View& len
                tiles = shape.divided ? static_cast<size_t>(shape.most_tiles) : 0;
   auto* plan = static_cast<PagedPlan*>(memory.take(sizeof(PagedPlan) + (items + tiles) * sizeof(PagedItem)));
   int* starts = memory.take<int>(shape.sequences + 2);
-  QENG_LAUNCH(context, plan_pages_kernel, dim3(1), dim3(kThreads), kWarps * sizeof(int), shape, cu_q.as<int32_t>(),
-              lengths.as<int32_t>(), starts, plan, context.fault);
+  QENG_LAUNCH_AHEAD(context, plan_pages_kernel, dim3(1), dim3(kThreads), kWarps * sizeof(int), shape,
+                    cu_q.as<int32_t>(), lengths.as<int32_t>(), starts, plan, context.fault);
   return plan;
 }
 

@@ -15,6 +15,7 @@ using namespace tiles;
 
 template <class F>
 __global__ void __launch_bounds__(kThreads, 2) paged_tiles_kernel(PagedSides a, CodeTables layout) {
+  ptx::begin_ahead();
   char* tables = shared_memory();
   Worker<F> worker(a, layout, *reinterpret_cast<Shared<F>*>(tables + layout.bytes()));
   const int items = a.out.plan->items * a.out.shape.columns;
@@ -48,8 +49,8 @@ bool launch_tiles(const PagedSides& sides, const CodeTables& layout, CudaContext
     using F = decltype(form);
     const size_t shared = static_cast<size_t>(layout.bytes()) + sizeof(Shared<F>);
     if (shared > context.shared_limit) return false;
-    QENG_LAUNCH(context, paged_tiles_kernel<F>, plan_blocks(most_items, context), dim3(kThreads), shared, sides,
-                layout);
+    QENG_LAUNCH_AHEAD(context, paged_tiles_kernel<F>, plan_blocks(most_items, context), dim3(kThreads), shared, sides,
+                      layout);
     return true;
   };
   // In decoding the queries of a head are few.

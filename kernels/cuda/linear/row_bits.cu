@@ -19,6 +19,7 @@ constexpr int kAhead = 4;  // spans whose weights are on their way: 2 KB of a wa
 template <int kRows, bool kPairs>
 __global__ void __launch_bounds__(kThreads)
     bit_rows(const __grid_constant__ RowProducts p, const __grid_constant__ RowEnd end) {
+  ptx::begin_ahead();
   int64_t j = blockIdx.x;
   int which = 0;
   for (; which + 1 < p.count; ++which) {
@@ -114,8 +115,8 @@ void queue(const RowProducts& p, const RowEnd& end, CudaContext& context) {
     pairs = pairs && aligned(p.weight[i].w, 8);
   }
   const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(ceil_div(p.rows, kRows)));
-  launch(context, "bit_rows", pairs ? bit_rows<kRows, true> : bit_rows<kRows, false>, grid, dim3(kThreads),
-         kSpanSums * kRows * kTileRows * sizeof(float) + kEndBytes, p, end);
+  launch(Launch::ahead, context, "bit_rows", pairs ? bit_rows<kRows, true> : bit_rows<kRows, false>, grid,
+         dim3(kThreads), kSpanSums * kRows * kTileRows * sizeof(float) + kEndBytes, p, end);
 }
 
 }  // namespace

@@ -316,6 +316,17 @@ __device__ __attribute__((noinline)) void end_block(const RowProducts& p, const 
   end_rows<kRowWarps * kWarp>(end, weight.number, j, kRowWarps * kWeights, shared);
 }
 
+// Weights, which nobody writes, may come while the kernel before still runs: of each row as much as a warp asks for at
+// once.
+template <class Block, int kWeights>
+__device__ inline void prefetch_rows(const RowProducts& p, const RowWeight& weight, int64_t j) {
+  constexpr int kLine = 128;
+  const int64_t bytes = p.k / Block::kElements * static_cast<int64_t>(sizeof(Block)), at = threadIdx.x % kWarp * kLine;
+  const char* from = static_cast<const char*>(weight.w) + j * bytes + at;
+#pragma unroll 1
+  for (int i = 0; i < kWeights && j + i < weight.n && at < bytes; ++i, from += bytes) ptx::prefetch(from);
+}
+
 // kRows: 1 or kBatchRows.
 template <class Block, int kWeights, int kRows>
 __global__ void __launch_bounds__(kRowWarps* kWarp, kBlocksAtOnce<Block>)
@@ -323,6 +334,8 @@ __global__ void __launch_bounds__(kRowWarps* kWarp, kBlocksAtOnce<Block>)
   const auto warp_row = [](unsigned block, unsigned thread) { return int64_t{block} * kRowWarps + thread / kWarp; };
   int64_t j = warp_row(blockIdx.x, threadIdx.x);
   const RowWeight& weight = weight_rows<kWeights>(p, j);
+  prefetch_rows<Block, kWeights>(p, weight, j);
+  ptx::begin_ahead();
   if (j >= weight.n) return;
   const int64_t first = int64_t{blockIdx.y} * kRows;
   const int rows = kRows == 1 ? 1 : static_cast<int>(p.rows - first < kRows ? p.rows - first : kRows);
@@ -375,8 +388,8 @@ void block_products(const char* name, const RowProducts& p, const RowEnd& end, D
     using Block = decltype(tag);
     const auto queue = [&](auto weights, auto rows) {
       constexpr int kWeights = decltype(weights)::value, kRows = decltype(rows)::value;
-      QENG_LAUNCH(context, (block_rows<Block, kWeights, kRows>), blocks_grid<kWeights>(name, p, kRows),
-                  dim3(kRowWarps * kWarp), (kSharedBytes<Block, kWeights> + kEndBytes), p, end);
+      QENG_LAUNCH_AHEAD(context, (block_rows<Block, kWeights, kRows>), blocks_grid<kWeights>(name, p, kRows),
+                        dim3(kRowWarps * kWarp), (kSharedBytes<Block, kWeights> + kEndBytes), p, end);
     };
     constexpr std::integral_constant<int, 1> one;
     if constexpr (std::is_same_v<Block, blocks::OneBit>)

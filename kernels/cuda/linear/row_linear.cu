@@ -12,6 +12,7 @@ constexpr int kThreads = 128;
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     round_activations(const T* x, int64_t rows, int64_t k, int pieces, bool vectors, RoundedRows to) {
+  ptx::begin_ahead();
   const int64_t warp = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t row = warp / pieces, column = warp % pieces * (kWarp * kRun) + lane * kRun;
@@ -51,8 +52,8 @@ RoundedRows round_rows(const char* name, const View& x, Rounding how, CudaContex
   if (grid > INT32_MAX) fail("unsupported", name, ": x is ", shape_text(x), ", more than one launch takes");
   for_float(x, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    QENG_LAUNCH(context, round_activations<T>, dim3(static_cast<unsigned>(grid)), dim3(kThreads), 0, x.as<T>(), rows, k,
-                pieces, aligned(x.data, 16), rounded);
+    QENG_LAUNCH_AHEAD(context, round_activations<T>, dim3(static_cast<unsigned>(grid)), dim3(kThreads), 0, x.as<T>(),
+                      rows, k, pieces, aligned(x.data, 16), rounded);
   });
   return rounded;
 }

@@ -120,6 +120,7 @@ __global__ void __launch_bounds__(WgmmaTile<kGroups, kWeights, kRows>::kThreads,
 #if QENG_SM90
   using T = WgmmaTile<kGroups, kWeights, kRows>;
   char* const shared = shared_memory();
+  ptx::begin_ahead();
   if (blockIdx.x == 0) check_rows(products);
   if (threadIdx.x == 0) {
     uint64_t* const full = reinterpret_cast<uint64_t*>(shared + T::kBarriersAt);
@@ -162,8 +163,8 @@ void queue(const char* name, const Products& products, const RowEnd& end, int64_
     maps.weight[i] = panel_map(matrix(p.weight[i].w, experts * p.weight[i].n, p.k), kWeights);
   maps.x = panel_map(matrix(p.x, p.rows, p.k), kRows);
   const int64_t tiles = Tiles::count(name, products), grid = std::min<int64_t>(tiles, context.multiprocessors);
-  QENG_LAUNCH(context, (row_wgmma_kernel<Products, kGroups, kWeights, kRows>), dim3(static_cast<unsigned>(grid)),
-              dim3(T::kThreads), T::kShared, maps, products, Tiles::across(products), tiles, end);
+  QENG_LAUNCH_AHEAD(context, (row_wgmma_kernel<Products, kGroups, kWeights, kRows>), dim3(static_cast<unsigned>(grid)),
+                    dim3(T::kThreads), T::kShared, maps, products, Tiles::across(products), tiles, end);
 }
 
 // Few rows are a matter of memory: half as many weights to a tile where else multiprocessors would be left over.

@@ -116,6 +116,18 @@ __device__ inline void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// First in a kernel that is launched ahead (QENG_LAUNCH_AHEAD in cuda.h), which may begin while the one before still
+// runs: returns once that has ended and what it wrote is seen, and lets the next one begin. By all threads, before they
+// touch memory that operations write.
+__device__ inline void begin_ahead() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+// Asks for 128 bytes of global memory to be brought to the second-level cache.
+__device__ inline void prefetch(const void* global) { asm volatile("prefetch.global.L2 [%0];" ::"l"(global)); }
+
 // Named barrier `id` (1 to 15; 0 is __syncthreads) over `threads` threads, a multiple of 32: sync waits, arrive does
 // not.
 __device__ inline void barrier_sync(int id, int threads) {
