@@ -17,6 +17,7 @@
 #include "kernels/backends.h"
 #include "kernels/blocks.h"
 #include "kernels/error.h"
+#include "kernels/math/adamw_codes.h"
 #include "kernels/math/bf16.h"
 #include "kernels/math/kv_codes.h"
 
@@ -249,10 +250,17 @@ Op lm_head(Operands& o, const Model& m, int64_t t, bool full, bool prompts) {
   return op;
 }
 
-Op adamw(Operands& o, int64_t count) {
+// codes: of the moments, with a gradient in bf16.
+Op adamw(Operands& o, int64_t count, bool codes) {
   AdamW op;
-  op.w = {o.random(kFull, {count})}, op.grad = {o.random(kFull, {count})}, op.m = {o.random(kFull, {count}, 0.1f)};
-  op.v = {o.constant(kFull, {count}, 0.01f)}, op.model = {o.empty(kHalf, {count})};
+  op.w = {o.random(kFull, {count})}, op.grad = {o.random(codes ? kHalf : kFull, {count})};
+  op.model = {o.empty(kHalf, {count})};
+  if (codes) {
+    op.m = {o.constant(DType::u8, {count}, 150)}, op.v = {o.constant(DType::u8, {count}, 90)};
+    op.scales = {o.constant(kFull, {2, (count + kMomentBlock - 1) / kMomentBlock}, 0.1f)};
+  } else {
+    op.m = {o.random(kFull, {count}, 0.1f)}, op.v = {o.constant(kFull, {count}, 0.01f)};
+  }
   op.hyper = o.numbers(kFull, {1e-5f, 10}), op.clip = o.numbers(kFull, {1, 1, 0});
   return op;
 }
@@ -717,7 +725,8 @@ std::vector<Case> cases(const Model& m, int64_t t) {
       {"lora_down down", [=](Operands& o) { return lora_down(o, t, wide, 1, false); }, ""},
       {"lora_down_grad q k v", [=](Operands& o) { return lora_down(o, t, hidden, 3, true); }, ""},
       {"lora_up_grad up", [=](Operands& o) { return lora_up_grad(o, t, wide); }, ""},
-      {"adamw", [=](Operands& o) { return adamw(o, wide * hidden); }, ""},
+      {"adamw", [=](Operands& o) { return adamw(o, wide * hidden, false); }, ""},
+      {"adamw, moments in 8 bits", [=](Operands& o) { return adamw(o, wide * hidden, true); }, ""},
       {"sum_squares",
        [=](Operands& o) {
          return SumSquares{{o.random(kFull, {wide * hidden})}, o.empty(kFull, {1})};

@@ -164,7 +164,7 @@ q.fs.write(opt.out .. "/result.json", q.json.encode({
   parameters = parameters, flops_per_token = flops, tok_s = rate, step_ms = median, step_ms_least = timed[1],
   step_ms_most = timed[#timed],
   first_step_ms = result.metrics[1].step_ms, data_wait = data_ms / sum, flops_s = rate * flops, limits = q.limits(),
-  losses = losses,
+  losses = losses, pass = result.pass,
   memory_peaks = memory, seconds = q.time() - began,
 }, { pretty = true }) .. "\n")
 if opt.adapter and opt.mode == "lora" then
@@ -175,3 +175,8 @@ end
 print(("qeng %s %s, rows of %d: %.0f tok/s, %.1f ms a step, %.1f TFLOP/s at %d N a token, data wait %.2f %%"):format(
   opt.shape, opt.mode, opt.row_tokens, rate, median, rate * flops / 1e12, opt.mode == "full" and 6 or 4,
     100 * data_ms / sum))
+if result.pass then
+  local nodes = result.pass.nodes > 0 and (", %d nodes of its recording"):format(result.pass.nodes) or ""
+  print(("a pass: %d operations%s, at least %.2f GB moved, %.1f ms at the measured bandwidth"):format(result.pass.ops,
+    nodes, result.pass.bytes / 1e9, 1000 * result.pass.bytes / q.limits().bandwidth))
+end

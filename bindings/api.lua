@@ -186,9 +186,10 @@ function Tensor:free() end
 ---@return Runtime  where it lies
 function Tensor:runtime() end
 ---@param on? boolean  sets whether gradients are kept; without it, asks
+---@param gradient? "f32"|"bf16"  its dtype (f32); bf16: of a bf16 matrix that q.linear alone reads
 ---@return boolean
-function Tensor:requires_grad(on) end
----The accumulated f32 gradient, or nil.
+function Tensor:requires_grad(on, gradient) end
+---The accumulated gradient, or nil.
 ---@return Tensor?
 function Tensor:grad() end
 ---Backpropagates from this scalar, or from the sum of several: gradients are added to every tensor that requires them;
@@ -846,11 +847,12 @@ function WeightStream:close() end
 ---@field beta2? number
 ---@field eps? number
 ---@field decay? number  on tensors of rank 2 and more
+---@field moment_bits? 32|8  of both moments (32); 8: of tensors of 4096 elements and more, others keep f32
 ---@field groups? integer[]  from 0, one for each parameter
 ---@field rates? number[]  for each group, a factor of a step's lr
 ---@field allow_unused? boolean  a parameter without a gradient is meant (an expert that no token has chosen yet)
 
----AdamW over tensors that require gradients. f32 state; a bf16 parameter has an f32 master here.
+---AdamW over tensors that require gradients. A bf16 parameter has an f32 master here.
 ---A step that would update a parameter whose gradient no backward pass has ever written to is an error that names it. A
 ---gradient of zeros is a gradient.
 ---@param parameters Tensor[]
@@ -2298,8 +2300,9 @@ function Model:loss(micro_batch, length) end
 ---@return Model self
 function Model:lora(opt) end
 ---Trains every parameter; load the model with writable = true.
+---@param opt? {gradients?: "f32"|"bf16"}  bf16: of linear layers of a bf16 model; the others keep f32
 ---@return Model self
-function Model:full() end
+function Model:full(opt) end
 ---@return {name: string, tensor: Tensor}[]
 function Model:trainable() end
 ---Gives the model a head that drafts tokens (MTP): its folder's, or a new one made of its last layer of attention.
@@ -3242,7 +3245,8 @@ function Run:finish() end
 ---step without one computes and changes nothing, has no loss, and is told and counted. resume: all settings, the base
 ---weights and the data have to be those of the stopped run, except the list in scripts/qeng/train/resume.lua.
 ---@param opt TrainOptions
----@return {steps: integer, eval_before: number?, eval_loss: number?, metrics: table[], report: table}
+---@return {steps: integer, eval_before: number?, eval_loss: number?, metrics: table[], report: table, pass: table?}
+---  pass: what one micro-batch takes (Program:stats)
 function q.train(opt) end
 
 ---@class PlanStep

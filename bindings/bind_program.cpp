@@ -159,12 +159,13 @@ int profile_program(Call& call) {
 // ---------------------------------------------------------------- AdamW
 
 int adamw(Call& call) {
-  Options opt(call, 2, {"beta1", "beta2", "eps", "decay", "groups", "rates", "allow_unused"});
+  Options opt(call, 2, {"beta1", "beta2", "eps", "decay", "moment_bits", "groups", "rates", "allow_unused"});
   AdamWOptions options;
   options.beta1 = opt.get<float>("beta1", options.beta1);
   options.beta2 = opt.get<float>("beta2", options.beta2);
   options.eps = opt.get<float>("eps", options.eps);
   options.decay = opt.get<float>("decay", options.decay);
+  options.moment_bits = opt.get("moment_bits", options.moment_bits);
   options.allow_unused = opt.get("allow_unused", false);
   const auto parameters = call.arg<std::vector<TensorPtr>>(1);
   return call.push(std::make_shared<AdamWState>(device_of(call, parameters), parameters, options,
@@ -226,7 +227,11 @@ int restore(Call& call) {
       lua_pushvalue(L, call.index(1));
       call.push(names[i] + "." + part.name);
       lua::call(L, 2, 1);
-      copy_into(*part.tensor, *lua::Value<TensorPtr>::read(L, lua_gettop(L)));
+      const TensorPtr saved = lua::Value<TensorPtr>::read(L, lua_gettop(L));
+      if (saved->view.dtype != part.tensor->view.dtype)
+        fail("dtype", call.name, ": ", names[i], ".", part.name, " was saved as ", shape_text(saved->view),
+             ", and here it is ", shape_text(part.tensor->view), ": restore with the moment_bits of the saved run");
+      copy_into(*part.tensor, *saved);
       lua_pop(L, 1);
     }
   adam->set_steps(steps);

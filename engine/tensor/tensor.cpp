@@ -336,16 +336,19 @@ void require_writable(const Tensor& x, const char* doing) {
         " is a weight that is streamed, whose memory is the file's; load the model with weights = \"copy\" or \"map\"");
 }
 
-void set_requires_grad(const TensorPtr& x, bool on) {
+void set_requires_grad(const TensorPtr& x, bool on, DType gradient) {
   if (on) require_writable(*x, "requires_grad");
   if (on && is_block(x->view.dtype))
     fail("dtype", "requires_grad: ", shape_text(x->view), x->label.empty() ? "" : " " + x->label,
          " is stored in blocks, which are only read; train an adapter on it, or decode it first, with :to('bf16')");
+  if (on && gradient != DType::f32 && (gradient != DType::bf16 || x->view.dtype != DType::bf16 || x->view.rank != 2))
+    fail("dtype", "requires_grad: a gradient in ", dtype_name(gradient), " of ", shape_text(x->view),
+         "; it may be f32, or bf16 of a bf16 matrix");
   x->requires_grad = on, x->reached = false;
   if (!on)
     x->grad.reset();
-  else if (!x->grad)
-    x->grad = make_zeros(x->device(), Shape(x->view.shape, x->view.shape + x->view.rank), DType::f32, "gradients");
+  else if (!x->grad || x->grad->view.dtype != gradient)
+    x->grad = make_zeros(x->device(), Shape(x->view.shape, x->view.shape + x->view.rank), gradient, "gradients");
 }
 
 }  // namespace qeng

@@ -20,7 +20,7 @@ struct Tensor {
   View view;
   std::string label;
 
-  bool requires_grad = false;              // a parameter: its f32 gradient is kept and added to
+  bool requires_grad = false;              // a parameter: its gradient is kept and added to
   bool reached = false;                    // a parameter whose gradient a backward pass has written to
   bool tracked = false;                    // computed from one that requires a gradient, on the tape
   std::shared_ptr<WeightLearner> learner;  // of a linear layer's weight: takes its gradient, where it keeps none
@@ -81,7 +81,8 @@ void fill_signs(Tensor& x, uint64_t seed, uint64_t subsequence);
 // Error("unsupported") for a streamed weight.
 void require_writable(const Tensor& x, const char* doing);
 
-// Allocates the zeroed gradient, or drops it. Error("dtype") for a block format.
-void set_requires_grad(const TensorPtr& x, bool on);
+// Allocates the zeroed gradient, or drops it. Error("dtype") for a block format. gradient: f32, or bf16 for a bf16 matrix
+// that linear layers alone read, whose products are then added to it in bf16.
+void set_requires_grad(const TensorPtr& x, bool on, DType gradient = DType::f32);
 
 }  // namespace qeng

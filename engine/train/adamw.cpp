@@ -1,5 +1,7 @@
 #include "engine/train/adamw.h"
 
+#include "kernels/math/adamw_codes.h"
+
 namespace qeng {
 
 AdamWState::AdamWState(Device& device, std::vector<TensorPtr> parameters, AdamWOptions options,
@@ -10,6 +12,8 @@ AdamWState::AdamWState(Device& device, std::vector<TensorPtr> parameters, AdamWO
     fail("value", "adamw: ", groups.size(), " groups for ", parameters.size(), " parameters");
   for (int group : groups)
     if (group < 0 || group >= kMaxGroups) fail("value", "adamw: group ", group, " of 0 .. ", kMaxGroups - 1);
+  if (options.moment_bits != 32 && options.moment_bits != 8)
+    fail("value", "adamw: moment_bits is ", options.moment_bits, ", expected 32 or 8");
   for (TensorPtr& parameter : parameters) {
     const size_t group = groups.empty() ? 0 : static_cast<size_t>(groups[entries_.size()]);
     if (group >= steps_.size()) steps_.resize(group + 1);
@@ -18,12 +22,17 @@ AdamWState::AdamWState(Device& device, std::vector<TensorPtr> parameters, AdamWO
     if (view.dtype != DType::f32 && view.dtype != DType::bf16)
       fail("dtype", "adamw: parameter ", parameter->label, " is ", shape_text(view), ", expected f32 or bf16");
     const Shape shape(view.shape, view.shape + view.rank);
+    const bool coded = options.moment_bits == 8 && view.elements() >= kLeastCoded;
+    const DType moments = coded ? DType::u8 : DType::f32;
     Entry entry{parameter,
                 parameter->grad,
                 nullptr,
-                make_zeros(device, shape, DType::f32, "optimizer"),
-                make_zeros(device, shape, DType::f32, "optimizer"),
+                make_zeros(device, shape, moments, "optimizer"),
+                make_zeros(device, shape, moments, "optimizer"),
+                nullptr,
                 group};
+    const int64_t blocks = (view.elements() + kMomentBlock - 1) / kMomentBlock;
+    if (coded) entry.scales = make_zeros(device, {2, blocks}, DType::f32, "optimizer");
     if (view.dtype == DType::bf16) entry.master = make_tensor(device, shape, DType::f32, "optimizer");
     entries_.push_back(entry);
     refresh_master(entries_.size() - 1);
@@ -47,16 +56,18 @@ void AdamWState::run_ops(float clip, uint64_t groups) {
   device_.run(ClipScale{partials_->view, clip_->view, clip});
   for (size_t group = 0; group < steps_.size(); ++group) {
     if (!(groups >> group & 1)) continue;
-    AdamW decayed, plain;  // decay is one number an op
+    AdamW ops[2][2];  // decay is one number an op, and moments are of one kind
     for (const Entry& entry : entries_) {
       if (entry.group != group) continue;
-      AdamW& op = options_.decay != 0 && entry.parameter->view.rank >= 2 ? decayed : plain;
+      const bool decays = options_.decay != 0 && entry.parameter->view.rank >= 2;
+      AdamW& op = ops[decays][entry.scales != nullptr];
+      if (entry.scales) op.scales.push_back(entry.scales->view);
       op.w.push_back(entry.master ? entry.master->view : entry.parameter->view);
       op.grad.push_back(entry.grad->view), op.m.push_back(entry.m->view), op.v.push_back(entry.v->view);
       op.model.push_back(entry.master ? entry.parameter->view : View());
     }
-    decayed.decay = options_.decay;
-    for (AdamW* op : {&decayed, &plain}) {
+    for (AdamW* op : {&ops[1][0], &ops[1][1], &ops[0][0], &ops[0][1]}) {
+      op->decay = op < ops[1] ? 0 : options_.decay;
       op->hyper = hyper_[group]->view, op->clip = clip_->view;
       op->beta1 = options_.beta1, op->beta2 = options_.beta2, op->eps = options_.eps;
       op->clear = true;
@@ -114,6 +125,7 @@ void AdamWState::set_steps(const std::vector<int64_t>& steps) {
 
 std::vector<AdamWState::Part> AdamWState::parts(size_t i) const {
   std::vector<Part> parts{{"m", entries_[i].m}, {"v", entries_[i].v}};
+  if (entries_[i].scales) parts.push_back({"scales", entries_[i].scales});
   if (entries_[i].master) parts.push_back({"master", entries_[i].master});
   return parts;
 }

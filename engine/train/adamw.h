@@ -1,4 +1,5 @@
-// AdamW over a list of parameters: f32 moments, an f32 master of each bf16 parameter, clipping by the global norm.
+// AdamW over a list of parameters: moments in f32 or 8 bits, an f32 master of each bf16 parameter, clipping by the global
+// norm.
 // Everything happens on the device but for reading the norm. Parameters may be in groups, of which a step updates some:
 // the others keep weights, moments and count of steps as they are.
 #pragma once
@@ -15,6 +16,7 @@ namespace qeng {
 struct AdamWOptions {
   float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f;
   float decay = 0;            // of parameters of rank 2 and more; vectors (norm weights, biases) are not decayed
+  int moment_bits = 32;       // or 8, for parameters of kLeastCoded elements and more (kernels/math/adamw_codes.h)
   bool allow_unused = false;  // a step may update parameters that no backward pass has reached yet
 };
 
@@ -38,7 +40,10 @@ class AdamWState {
 
   const std::vector<int64_t>& steps() const { return steps_; }  // of each group
   void set_steps(const std::vector<int64_t>& steps);            // Error("value") for another number of groups
-  // What a checkpoint holds of parameter i: moments "m" and "v", and "master" for a bf16 parameter.
+  // Smaller ones (norms, biases) keep f32 moments: they are few, and their elements differ most.
+  static constexpr int64_t kLeastCoded = 4096;
+  // What a checkpoint holds of parameter i: moments "m" and "v", "scales" where these are in 8 bits, and "master" for a
+  // bf16 parameter.
   struct Part {
     std::string name;
     TensorPtr tensor;
@@ -49,7 +54,7 @@ class AdamWState {
 
  private:
   struct Entry {
-    TensorPtr parameter, grad, master, m, v;
+    TensorPtr parameter, grad, master, m, v, scales;
     size_t group;
   };
   void check_reached(uint64_t groups) const;

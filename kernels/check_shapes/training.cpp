@@ -1,6 +1,7 @@
 #include "kernels/check.h"
 #include "kernels/check_shapes.h"
 #include "kernels/lm_head.h"
+#include "kernels/math/adamw_codes.h"
 
 namespace qeng {
 
@@ -42,7 +43,7 @@ void check_shapes(const LmHeadLoss& op) {
 
 void check_shapes(const SumSquares& op) {
   const Check check{op.name};
-  for (const View& x : op.x) check.dtype("x", x, {DType::f32});
+  for (const View& x : op.x) check.dtype("x", x, {DType::f32, DType::bf16});
   check.is("out", op.out, DType::f32, {static_cast<int64_t>(op.x.size())});
 }
 
@@ -56,18 +57,22 @@ void check_shapes(const AdamW& op) {
   const Check check{op.name};
   const size_t count = op.w.size();
   check.that(op.grad.size() == count && op.m.size() == count && op.v.size() == count &&
-                 (op.model.empty() || op.model.size() == count),
+                 (op.model.empty() || op.model.size() == count) && (op.scales.empty() || op.scales.size() == count),
              [&] {
                return "the lists differ in length: w " + std::to_string(count) + ", grad " +
                       std::to_string(op.grad.size()) + ", m " + std::to_string(op.m.size()) + ", v " +
-                      std::to_string(op.v.size()) + ", model " + std::to_string(op.model.size());
+                      std::to_string(op.v.size()) + ", model " + std::to_string(op.model.size()) + ", scales " +
+                      std::to_string(op.scales.size());
              });
   for (size_t i = 0; i < count; ++i) {
     const int64_t n = op.w[i].elements();
     check.dtype("w", op.w[i], {DType::f32});
-    check.count("grad", op.grad[i], DType::f32, n);
-    check.count("m", op.m[i], DType::f32, n);
-    check.count("v", op.v[i], DType::f32, n);
+    check.dtype("grad", op.grad[i], {DType::f32, DType::bf16});
+    check.count("grad", op.grad[i], op.grad[i].dtype, n);
+    const DType moments = op.scales.empty() ? DType::f32 : DType::u8;
+    check.count("m", op.m[i], moments, n);
+    check.count("v", op.v[i], moments, n);
+    if (!op.scales.empty()) check.is("scales", op.scales[i], DType::f32, {2, (n + kMomentBlock - 1) / kMomentBlock});
     if (!op.model.empty() && op.model[i]) check.count("model", op.model[i], DType::bf16, n);
   }
   check.is("hyper", op.hyper, DType::f32, {2});

@@ -1,6 +1,7 @@
 // SumSquares, ClipScale, AdamW. A list of tensors goes to a kernel as a table in its parameters, which a recorded graph
 // keeps; a block looks up whose elements it has, so that a step of hundreds of tensors is a handful of launches.
 #include "kernels/cuda/vector.h"
+#include "kernels/math/adamw_codes.h"
 #include "kernels/math/adamw_step.h"
 
 namespace qeng {
@@ -11,7 +12,7 @@ constexpr int kThreads = 256;
 constexpr int64_t kChunk = 16384;  // elements of a block: sums and their order depend on this, not on the device
 
 // Tensors of one launch. The tables below stay under the 4 KB that every device takes as parameters.
-constexpr int kTableSums = 128, kTableAdamW = 56;
+constexpr int kTableSums = 120, kTableAdamW = 56;
 template <int most>
 struct Chunks {
   int count = 0;
@@ -52,8 +53,31 @@ __device__ double block_sum(double x, double* shared) {
 
 struct SumTable {
   Chunks<kTableSums> chunks;
-  const float* x[kTableSums];
+  const void* x[kTableSums];
+  bool half[kTableSums];  // bf16
 };
+
+template <class T>
+__device__ double sum_of_squares(const T* x, int64_t n) {
+  constexpr int v = kVector<T>;
+  static_assert(kChunk % (4 * v * kThreads) == 0);
+  double sum = 0;
+  const auto add = [&](float value) { sum += static_cast<double>(value) * static_cast<double>(value); };
+  if (reinterpret_cast<uintptr_t>(x) % 16 == 0 && n == kChunk) {
+    for (int64_t i = threadIdx.x * v; i < kChunk; i += 4 * v * kThreads) {
+      Pack<T, v> packs[4];
+      for (int u = 0; u < 4; ++u) packs[u] = load_once<v>(x + i + u * v * kThreads);
+      for (int u = 0; u < 4; ++u) {
+        float values[v];
+        unpack(packs[u], values);
+        for (int j = 0; j < v; ++j) add(values[j]);
+      }
+    }
+  } else {
+    for (int64_t i = threadIdx.x; i < n; i += kThreads) add(to_f32(x[i]));
+  }
+  return sum;
+}
 
 // In double, as on the CPU: two operations of the slow unit an element, which the fastest consumer card just sustains
 // at its memory's rate.
@@ -61,21 +85,8 @@ __global__ void __launch_bounds__(kThreads) chunk_squares(const SumTable table, 
   const int block = static_cast<int>(blockIdx.x), tensor = table.chunks.tensor_of(block);
   const int64_t begin = (block - table.chunks.first[tensor]) * kChunk, left = table.chunks.elements[tensor] - begin;
   const int64_t n = left < kChunk ? left : kChunk;
-  const float* x = table.x[tensor] + begin;
-  double sum = 0;
-  if (reinterpret_cast<uintptr_t>(x) % 16 == 0 && n == kChunk) {
-    for (int64_t i = threadIdx.x * 4; i < kChunk; i += 4 * 4 * kThreads) {
-      Pack<float, 4> packs[4];
-      for (int u = 0; u < 4; ++u) packs[u] = load_once<4>(x + i + u * 4 * kThreads);
-      for (int u = 0; u < 4; ++u) {
-        float values[4];
-        unpack(packs[u], values);
-        for (int j = 0; j < 4; ++j) sum += static_cast<double>(values[j]) * static_cast<double>(values[j]);
-      }
-    }
-  } else {
-    for (int64_t i = threadIdx.x; i < n; i += kThreads) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-  }
+  double sum = table.half[tensor] ? sum_of_squares(static_cast<const bf16*>(table.x[tensor]) + begin, n)
+                                  : sum_of_squares(static_cast<const float*>(table.x[tensor]) + begin, n);
   sum = block_sum(sum, reinterpret_cast<double*>(shared_memory()));
   if (threadIdx.x == 0) partial[block] = sum;
 }
@@ -119,28 +130,77 @@ __global__ void adamw_begin(const float* hyper, const float* clip, float beta1, 
 struct AdamWTable {
   Chunks<kTableAdamW> chunks;
   float* w[kTableAdamW];
-  float* grad[kTableAdamW];
-  float* m[kTableAdamW];
-  float* v[kTableAdamW];
+  void* grad[kTableAdamW];
+  void* m[kTableAdamW];
+  void* v[kTableAdamW];
   bf16* model[kTableAdamW];
+  float* scales[kTableAdamW];  // where moments are codes
+  bool half[kTableAdamW];      // the gradient is bf16
 };
 static_assert(sizeof(SumTable) < 4000 && sizeof(AdamWTable) < 4000);
 
-template <int n>
-__device__ void update(const AdamWStep& step, float* w, float* grad, float* m, float* v, bf16* model, bool clear) {
-  const Pack<float, n> packed_w = load_once<n>(w), packed_g = load_once<n>(grad), packed_m = load_once<n>(m),
-                       packed_v = load_once<n>(v);
-  float weights[n], g[n], first[n], second[n];
-  unpack(packed_w, weights), unpack(packed_g, g), unpack(packed_m, first), unpack(packed_v, second);
-  for (int j = 0; j < n; ++j) weights[j] = adamw_update(step, weights[j], g[j], first + j, second + j);
-  store_once(w, pack<float>(weights));
-  store_once(m, pack<float>(first));
-  store_once(v, pack<float>(second));
-  if (model) store_once(model, pack<bf16>(weights));
-  if (clear) {
-    for (int j = 0; j < n; ++j) g[j] = 0;
-    store_once(grad, pack<float>(g));
+// A tensor's elements from a chunk's first on.
+template <class Moment>
+struct Part {
+  float* w;
+  void* grad;
+  Moment *m, *v;
+  bf16* model;
+  bool half;
+};
+template <class Moment>
+__device__ Part<Moment> part_of(const AdamWTable& table, int tensor, int64_t begin) {
+  char* grad = static_cast<char*>(table.grad[tensor]) + begin * (table.half[tensor] ? 2 : 4);
+  return {table.w[tensor] + begin,
+          grad,
+          static_cast<Moment*>(table.m[tensor]) + begin,
+          static_cast<Moment*>(table.v[tensor]) + begin,
+          table.model[tensor] ? table.model[tensor] + begin : nullptr,
+          table.half[tensor]};
+}
+template <class Moment>
+__device__ bool by_vectors(const Part<Moment>& p) {
+  const auto at = [](const void* x, uintptr_t bytes) { return reinterpret_cast<uintptr_t>(x) % bytes == 0; };
+  return at(p.w, 16) && at(p.grad, p.half ? 8 : 16) && at(p.m, 4 * sizeof(Moment)) && at(p.v, 4 * sizeof(Moment)) &&
+         at(p.model, 8);
+}
+
+template <class T, int n>
+__device__ void take_grad(T* grad, float (&g)[n], bool clear) {
+  unpack(load_once<n>(grad), g);
+  if (!clear) return;
+  const float zeros[n] = {};
+  store_once(grad, pack<T>(zeros));
+}
+template <class Moment, int n>
+__device__ void take_grad(const Part<Moment>& p, int64_t i, float (&g)[n], bool clear) {
+  if (p.half)
+    take_grad(static_cast<bf16*>(p.grad) + i, g, clear);
+  else
+    take_grad(static_cast<float*>(p.grad) + i, g, clear);
+}
+template <class Moment>
+__device__ void clear_grad(const Part<Moment>& p, int64_t n) {
+  for (int64_t i = threadIdx.x; i < n; i += kThreads) {
+    if (p.half)
+      put(static_cast<bf16*>(p.grad) + i, 0.0f);
+    else
+      static_cast<float*>(p.grad)[i] = 0;
   }
+}
+
+template <int n>
+__device__ void update(const AdamWStep& step, const Part<float>& p, int64_t i, bool clear) {
+  const Pack<float, n> packed_w = load_once<n>(p.w + i), packed_m = load_once<n>(p.m + i),
+                       packed_v = load_once<n>(p.v + i);
+  float weights[n], g[n], first[n], second[n];
+  take_grad(p, i, g, clear);
+  unpack(packed_w, weights), unpack(packed_m, first), unpack(packed_v, second);
+  for (int j = 0; j < n; ++j) weights[j] = adamw_update(step, weights[j], g[j], first + j, second + j);
+  store_once(p.w + i, pack<float>(weights));
+  store_once(p.m + i, pack<float>(first));
+  store_once(p.v + i, pack<float>(second));
+  if (p.model) store_once(p.model + i, pack<bf16>(weights));
 }
 
 __global__ void __launch_bounds__(kThreads) adamw(const AdamWTable table, const Step* given, bool clear) {
@@ -148,22 +208,86 @@ __global__ void __launch_bounds__(kThreads) adamw(const AdamWTable table, const 
   const int block = static_cast<int>(blockIdx.x), tensor = table.chunks.tensor_of(block);
   const int64_t begin = (block - table.chunks.first[tensor]) * kChunk, left = table.chunks.elements[tensor] - begin;
   const int64_t n = left < kChunk ? left : kChunk;
-  float *w = table.w[tensor] + begin, *grad = table.grad[tensor] + begin, *m = table.m[tensor] + begin,
-        *v = table.v[tensor] + begin;
-  bf16* model = table.model[tensor] ? table.model[tensor] + begin : nullptr;
+  const Part<float> p = part_of<float>(table, tensor, begin);
   if (step.skip) {
-    if (clear)
-      for (int64_t i = threadIdx.x; i < n; i += kThreads) grad[i] = 0;
+    if (clear) clear_grad(p, n);
     return;
   }
-  const auto at_vector = [](const void* p, uintptr_t bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; };
-  const bool vectors =
-      at_vector(w, 16) && at_vector(grad, 16) && at_vector(m, 16) && at_vector(v, 16) && at_vector(model, 8);
-  const int64_t whole = vectors ? n / 4 * 4 : 0;
-  for (int64_t i = threadIdx.x * 4; i < whole; i += 4 * kThreads)
-    update<4>(step.numbers, w + i, grad + i, m + i, v + i, model ? model + i : nullptr, clear);
-  for (int64_t i = whole + threadIdx.x; i < n; i += kThreads)
-    update<1>(step.numbers, w + i, grad + i, m + i, v + i, model ? model + i : nullptr, clear);
+  const int64_t whole = by_vectors(p) ? n / 4 * 4 : 0;
+  for (int64_t i = threadIdx.x * 4; i < whole; i += 4 * kThreads) update<4>(step.numbers, p, i, clear);
+  for (int64_t i = whole + threadIdx.x; i < n; i += kThreads) update<1>(step.numbers, p, i, clear);
+}
+
+__device__ float warp_max(float x) {
+  for (int distance = kWarp / 2; distance > 0; distance /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, distance));
+  return x;
+}
+
+// A block of moments from element i on, by a warp: lane l has elements 4 l .. 4 l + 3 of each half of it, or of what is
+// left of a tensor every 32nd from l on.
+template <int n>
+__device__ void update_codes(const AdamWStep& step, const Part<uint8_t>& p, int64_t begin, int64_t count,
+                             float* largest_m, float* largest_v, bool clear) {
+  constexpr int kTurns = kMomentBlock / kWarp / n;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const float old_m = *largest_m, old_v = *largest_v;
+  float first[kTurns][n] = {}, second[kTurns][n] = {}, most_m = 0, most_v = 0;
+#pragma unroll
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const int64_t i = begin + (turn * kWarp + lane) * n;
+    if (i - begin >= count) break;
+    float weights[n], g[n];
+    const Pack<float, n> packed_w = load_once<n>(p.w + i);
+    const Pack<uint8_t, n> packed_m = load_once<n>(p.m + i), packed_v = load_once<n>(p.v + i);
+    take_grad(p, i, g, clear);
+    unpack(packed_w, weights);
+#pragma unroll
+    for (int j = 0; j < n; ++j) {
+      first[turn][j] = decode_first_moment(static_cast<int>(packed_m.word[0] >> 8 * j & 255), old_m);
+      second[turn][j] = decode_second_moment(static_cast<int>(packed_v.word[0] >> 8 * j & 255), old_v);
+      weights[j] = adamw_update(step, weights[j], g[j], &first[turn][j], &second[turn][j]);
+      most_m = fmaxf(most_m, fabsf(first[turn][j])), most_v = fmaxf(most_v, second[turn][j]);
+    }
+    store_once(p.w + i, pack<float>(weights));
+    if (p.model) store_once(p.model + i, pack<bf16>(weights));
+  }
+  most_m = warp_max(most_m), most_v = warp_max(most_v);
+  const float inverse_m = inverse_of_largest(most_m), inverse_v = inverse_of_largest(most_v);
+#pragma unroll
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const int64_t i = begin + (turn * kWarp + lane) * n;
+    if (i - begin >= count) break;
+    Pack<uint8_t, n> m{}, v{};
+#pragma unroll
+    for (int j = 0; j < n; ++j) {
+      m.word[0] |= static_cast<uint32_t>(encode_first_moment(first[turn][j], inverse_m)) << 8 * j;
+      v.word[0] |= static_cast<uint32_t>(encode_second_moment(second[turn][j], inverse_v)) << 8 * j;
+    }
+    store_once(p.m + i, m), store_once(p.v + i, v);
+  }
+  __syncwarp();  // all lanes have read the old ones
+  if (lane == 0) *largest_m = most_m, *largest_v = most_v;
+}
+
+__global__ void __launch_bounds__(kThreads) adamw_codes(const AdamWTable table, const Step* given, bool clear) {
+  const Step step = *given;
+  const int block = static_cast<int>(blockIdx.x), tensor = table.chunks.tensor_of(block);
+  const int64_t begin = (block - table.chunks.first[tensor]) * kChunk, all = table.chunks.elements[tensor];
+  const int64_t n = all - begin < kChunk ? all - begin : kChunk, blocks = (all + kMomentBlock - 1) / kMomentBlock;
+  const Part<uint8_t> p = part_of<uint8_t>(table, tensor, begin);
+  if (step.skip) {
+    if (clear) clear_grad(p, n);
+    return;
+  }
+  const bool vectors = by_vectors(p);
+  for (int64_t i = threadIdx.x / kWarp * kMomentBlock; i < n; i += kThreads / kWarp * kMomentBlock) {
+    float* largest = table.scales[tensor] + (begin + i) / kMomentBlock;
+    const int64_t count = n - i < kMomentBlock ? n - i : kMomentBlock;
+    if (vectors && count % 4 == 0)
+      update_codes<4>(step.numbers, p, i, count, largest, largest + blocks, clear);
+    else
+      update_codes<1>(step.numbers, p, i, count, largest, largest + blocks, clear);
+  }
 }
 
 constexpr size_t kShared = kThreads * sizeof(double);
@@ -175,7 +299,7 @@ void run(const SumSquares& op, CudaContext& context) {
     SumTable table{};
     size_t end = begin;
     for (; end < op.x.size() && table.chunks.add(op.x[end].elements()); ++end)
-      table.x[end - begin] = op.x[end].as<float>();
+      table.x[end - begin] = op.x[end].data, table.half[end - begin] = op.x[end].dtype == DType::bf16;
     if (end == begin) fail("shape", op.name, ": ", shape_text(op.x[begin]), " is too large");
     context.scratch.reset();
     double* partial = context.scratch.take<double>(table.chunks.first[table.chunks.count]);
@@ -201,13 +325,18 @@ void run(const AdamW& op, CudaContext& context) {
     size_t end = begin;
     for (; end < op.w.size() && table.chunks.add(op.w[end].elements()); ++end) {
       const size_t i = end - begin;
-      table.w[i] = op.w[end].as<float>(), table.grad[i] = op.grad[end].as<float>();
-      table.m[i] = op.m[end].as<float>(), table.v[i] = op.v[end].as<float>();
+      table.w[i] = op.w[end].as<float>(), table.grad[i] = op.grad[end].data;
+      table.m[i] = op.m[end].data, table.v[i] = op.v[end].data;
+      table.half[i] = op.grad[end].dtype == DType::bf16;
+      if (!op.scales.empty()) table.scales[i] = op.scales[end].as<float>();
       if (!op.model.empty()) table.model[i] = op.model[end].as<bf16>();
     }
     if (end == begin) fail("shape", op.name, ": ", shape_text(op.w[begin]), " is too large");
-    QENG_LAUNCH(context, adamw, dim3(static_cast<unsigned>(table.chunks.first[table.chunks.count])), dim3(kThreads), 0,
-                table, step, op.clear);
+    const dim3 grid(static_cast<unsigned>(table.chunks.first[table.chunks.count]));
+    if (op.scales.empty())
+      QENG_LAUNCH(context, adamw, grid, dim3(kThreads), 0, table, step, op.clear);
+    else
+      QENG_LAUNCH(context, adamw_codes, grid, dim3(kThreads), 0, table, step, op.clear);
     begin = end;
   }
 }

@@ -38,7 +38,7 @@ struct LmHeadLoss {
 // of rows among them [tokens] i32 each, slack. They do not depend on `trained`.
 int64_t lm_head_workspace(int64_t tokens, int64_t hidden, int64_t vocab, int chunk, DType dtype);
 
-// out[i] = sum of x[i]^2, fixed order     x: tensors of any shape, f32   out: [number of tensors] f32
+// out[i] = sum of x[i]^2, fixed order     x: tensors of any shape, f32 or bf16   out: [number of tensors] f32
 struct SumSquares {
   static constexpr const char* name = "sum_squares";
   std::vector<View> x;
@@ -67,13 +67,15 @@ struct ClipScale {
 // Decoupled weight decay (Loshchilov & Hutter 2019). With g = clip[1] * grad, t = step + 1:
 //   m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  w = w (1 - lr decay) - lr (m / (1 - b1^t)) / (sqrt(v / (1 -
 //   b2^t)) + eps)
-// Lists of tensors, one for each parameter: w, grad, m, v of the same element count, f32.   model: bf16 copies of w,
-// written with the new value; an empty list, or absent views, where there are none.   clear: grad = 0 afterwards.
+// Lists of tensors, one for each parameter, of the same element count: w f32, grad f32 or bf16, m and v f32. Or m and v
+// are u8, all of them, with scales [2, blocks] f32 of m and of v, as kernels/math/adamw_codes.h has them; else that list
+// is empty.   model: bf16 copies of w, written with the new value; an empty list, or absent views, where there are none.
+// clear: grad = 0 afterwards.
 // hyper: [2] f32 = {lr, t}, read when the op runs.   clip: [3] f32 from ClipScale; if clip[2] != 0 only grad is
 // changed.
 struct AdamW {
   static constexpr const char* name = "adamw";
-  std::vector<View> w, grad, m, v, model;
+  std::vector<View> w, grad, m, v, model, scales;
   View hyper, clip;
   float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, decay = 0;
   bool clear = false;
@@ -84,6 +86,7 @@ struct AdamW {
     for (View& each : m) f("m", each, Access::update);
     for (View& each : v) f("v", each, Access::update);
     for (View& each : model) f("model", each, Access::write);
+    for (View& each : scales) f("scales", each, Access::update);
     f("hyper", hyper, Access::read), f("clip", clip, Access::read);
   }
 };

@@ -94,18 +94,19 @@ Outcome run_on(Backend& backend, const Op& op, std::deque<Buffer>& buffers, cons
 namespace {
 
 // Within what f32 arithmetic may lose on this element (twice the first-order bound, for what that leaves out), and the
-// rounding of the result to its dtype. Results below 1e-30 may be flushed to zero.
+// rounding of the result to its dtype, where that is a float one. Results below 1e-30 may be flushed to zero.
+bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
 bool close(double got, const Real& want, DType dtype) {
   if (std::isnan(want.value)) return std::isnan(got);
   if (std::isinf(want.value)) return got == want.value;
   const double least = dtype == DType::f16 ? 0x1.02p-25 : 1e-30;  // half a step where numbers are subnormal
-  const double bound = 2 * 0x1p-24 * want.error + 1.01 * unit_roundoff(dtype) * std::fabs(want.value) + least;
+  const double rounding = is_float(dtype) ? 1.01 * unit_roundoff(dtype) * std::fabs(want.value) : 0;
+  const double bound = 2 * 0x1p-24 * want.error + rounding + least;
   return std::fabs(got - want.value) <= bound;
 }
 
 bool same(double got, double want, DType dtype) {
-  const bool is_float = dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
-  if (is_float) want = round_to(dtype, want);
+  if (is_float(dtype)) want = round_to(dtype, want);
   return got == want || (std::isnan(got) && std::isnan(want));
 }
 

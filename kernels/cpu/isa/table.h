@@ -208,6 +208,9 @@ struct Table {
   double (*sum_squares)(const float* x, int64_t n) = nullptr;
   void (*adamw)(const AdamWStep& step, float* w, const float* grad, float* m, float* v, bf16* model,
                 int64_t n) = nullptr;
+  // Of a block of at most kMomentBlock elements, whose moments are codes: the largest of m and of v.
+  void (*adamw_codes)(const AdamWStep& step, float* w, const float* grad, uint8_t* m, uint8_t* v, float* largest_m,
+                      float* largest_v, bf16* model, int64_t n) = nullptr;
 
   // ---- dropout (dropout.cpp): elements first .. first + n of a tensor; first a multiple of 4.
   void (*dropout)(Float type, const void* x, void* y, int64_t first, int64_t n, uint64_t seed, uint64_t step,

@@ -338,10 +338,25 @@ end
 -- Adds adapters. opt: rank, alpha, rslora, dropout, targets, ranks, alphas, dora, seed, as in model/lora.lua.
 function Model:lora(opt) return lora.add(self, opt) end
 
--- Trains every parameter (load the model with writable = true).
-function Model:full()
+-- Trains every parameter (load the model with writable = true). opt.gradients: "bf16", the dtype of what linear layers
+-- of a bf16 model gather ("f32"); embeddings, norms, biases and experts keep f32.
+function Model:full(opt)
   stream.refuse(self, "full: every weight would change")
-  for _, parameter in ipairs(self.parameters) do parameter.tensor:requires_grad(true) end
+  local gradients, of = opt and opt.gradients or "f32", {}
+  if gradients ~= "f32" then
+    if gradients ~= "bf16" or self.dtype ~= "bf16" then
+      q.error("value", ("full: gradients in %s of a model in %s; bf16 is for a bf16 one"):format(gradients,
+        self.dtype))
+    end
+    for _, layer in ipairs(self.linears) do
+      if not layer.experts and not layer.parts and not rawequal(layer.weight, self.embed) then
+        of[layer.weight] = gradients
+      end
+    end
+  end
+  for _, parameter in ipairs(self.parameters) do
+    parameter.tensor:requires_grad(true, of[parameter.tensor] or "f32")
+  end
   self.mode = "full"
   return self
 end

@@ -184,7 +184,8 @@ local function train_steps(model, opt)
   local marks = {}
   local ok, err = pcall(train, {
     model = model, data = full_rows(), out = name .. ".plan", steps = 3, row_tokens = opt.row_tokens, rows = opt.rows,
-    accumulate = opt.accumulate, eval_share = opt.eval and 0.5 or 0, checkpoints = false,
+    accumulate = opt.accumulate, moment_bits = opt.moment_bits, eval_share = opt.eval and 0.5 or 0,
+    checkpoints = false,
     on_step = function() marks[#marks + 1] = q.rehearsal.cost() end,
   })
   q.fs.remove(name .. ".plan")
@@ -247,7 +248,7 @@ local function decode_steps(model, opt)
 end
 
 local prepare = {
-  full = function(model) model:full() end,
+  full = function(model, opt) model:full { gradients = opt.gradients } end,
   lora = function(model, opt)
     model:lora { rank = opt.rank, targets = opt.targets[1] and opt.targets, dropout = opt.dropout }
   end,
@@ -357,6 +358,8 @@ options.set("plan", {
   { "row_tokens", 512, "tokens of a packed row", min = 2, max = most_tokens },
   { "rows", 1, "rows of a micro-batch", min = 1, max = most_tokens },
   { "accumulate", 1, "micro-batches of a step", min = 1, max = most_accumulated },
+  { "moment_bits", 32, "bits of AdamW's moments", choices = { 32, 8 } },
+  { "gradients", "f32", "full: what weights of linear layers gather", choices = { "f32", "bf16" } },
   { "levels", 7, "one-bit training: levels of a counter", choices = { 1, 3, 7, 15, 255 } },
   { "active", nil, "one-bit training by phases: weights that learn at once", min = 1, number = true },
   { "keep", false, "one-bit training by phases: counters of weights that rest are kept" },

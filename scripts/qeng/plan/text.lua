@@ -43,6 +43,9 @@ local function advice(plan)
   local function way(condition, what) if condition then ways[#ways + 1] = what end end
   local running, state = (a.activations or 0) + (a.workspace or 0), (a.gradients or 0) + (a.optimizer or 0)
   way(opt.mode == "full", "train adapters (--mode lora)")
+  way(opt.mode == "full" and opt.moment_bits ~= 8, "keep moments in 8 bits (--moment-bits 8)")
+  way(opt.mode == "full" and opt.gradients ~= "bf16" and plan.dtype == "bf16",
+    "gather gradients in bf16 (--gradients bf16)")
   way(opt.mode ~= "inference" and running > 0.2 * plan.total and not opt.recompute,
     "recompute activations (--recompute)")
   way(opt.mode ~= "inference" and running > 0.2 * plan.total, "take fewer or shorter rows")

@@ -31,7 +31,8 @@ end
 -- other documents in a step; another way to learn. The seed is of both sides.
 local same = words "dtype recompute eager device threads device_budget weights host_budget stream_keep"
 ab_side.documents = words "row_tokens long rows accumulate drop"
-ab_side.learning = words "mode rank alpha rslora dropout targets dora neftune optim lr schedule warmup decay clip"
+ab_side.learning = words [[mode rank alpha rslora dropout targets dora neftune optim moment_bits gradients lr schedule
+  warmup decay clip]]
 
 local entries = {}
 for _, entry in ipairs(options.entries "finetune") do
@@ -124,7 +125,8 @@ function ab_side.new(given, text)
     norms = {}, seconds = {}, tokens = {}, slots = {} }, Side)
   self.fields = { data = given.data, row_tokens = opt.row_tokens, rows = opt.rows, accumulate = opt.accumulate,
     seed = opt.seed, eval_share = 0, pad = given.pad_token or 0, long = opt.long, drop = opt.drop, eager = opt.eager,
-    optim = opt.optim, lr = opt.lr, schedule = opt.schedule, warmup = opt.warmup, decay = opt.decay, clip = opt.clip }
+    optim = opt.optim, moment_bits = opt.moment_bits, lr = opt.lr, schedule = opt.schedule, warmup = opt.warmup,
+    decay = opt.decay, clip = opt.clip }
   self.documents = feed.documents(self.fields, given.steps)
   return self
 end

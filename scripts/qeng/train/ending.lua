@@ -107,7 +107,8 @@ function ending.finish(run)
       ("stopped after step %d; the checkpoint is in %s; go on with --resume"):format(state.step, run.out))
   end
   return { steps = state.step, eval_before = state.eval_before, eval_loss = state.last_eval, best = state.best,
-    best_step = state.best_step, metrics = metrics.read(run.out .. "/metrics.jsonl"), report = run.journal.show }
+    best_step = state.best_step, metrics = metrics.read(run.out .. "/metrics.jsonl"), report = run.journal.show,
+    pass = run.pass_stats }
 end
 
 return ending

@@ -10,6 +10,7 @@
 --   bits          q.inertia or q.phases of a one-bit model
 --   scale_rate    its row scales' share of lr (0.3)
 --   optim         the name of an optimizer of q.optim ("adamw")
+--   moment_bits   of AdamW's moments: 32, or 8 (q.adamw_state)
 --   on_batch      function(micro_batch, number): may change the loaded tensors of a micro-batch, and may say in its
 --                 field `trained` how many targets are not -1
 --   long          "auto", "split", "truncate" or "drop": documents longer than a row (PacketFile:batches)
@@ -44,7 +45,7 @@ local runs = require "qeng.train.run"
 
 -- In addition to those of q.run.
 local defaults = { lr = 2e-4, schedule = "cosine", warmup = 0, decay = 0, clip = 1.0, scale_rate = 0.3,
-  optim = "adamw" }
+  optim = "adamw", moment_bits = 32 }
 
 return function(given)
   local run = runs.new(given, defaults)
@@ -54,6 +55,7 @@ return function(given)
   run.optimizer = optimizer
   local passes = pass.new(run, routing)
   function run.at_end()
+    run.pass_stats = passes:stats()
     local profile = opt.profile and passes:profile()
     if profile then print(profile .. "\n\n" .. tostring(q.memory())) end
     passes:forget()

@@ -1,10 +1,15 @@
 -- What a run trains, as the options of the set "finetune" say it.
 
+local q = require "qeng.core"
+
 local mode = {}
 
 -- Sets what is trained: every weight, a new adapter, or the adapter of opt.adapter.
 function mode.set(model, opt)
-  if opt.mode == "full" then return model:full() end
+  if opt.mode ~= "full" and opt.gradients ~= "f32" then
+    q.error("usage", "--gradients goes with --mode full: those of adapters are small, and stay f32")
+  end
+  if opt.mode == "full" then return model:full { gradients = opt.gradients } end
   if opt.adapter == "" then
     return model:lora {
       rank = opt.rank, alpha = opt.alpha > 0 and opt.alpha or nil, rslora = opt.rslora, dropout = opt.dropout,

@@ -17,9 +17,21 @@ function optimizers.new(run, routing)
   if routing and opt.optim ~= "adamw" then
     q.error("unsupported", "addressed packets update a part of the parameters in a step, which only adamw does")
   end
+  if opt.optim ~= "adamw" then
+    if opt.moment_bits ~= 32 then
+      q.error("unsupported", ("moment_bits = %s is of adamw, not of %s"):format(opt.moment_bits, opt.optim))
+    end
+    for _, parameter in ipairs(run.parameters) do
+      if parameter.tensor:grad():dtype() ~= "f32" then
+        q.error("unsupported", ("%s reads gradients in f32 alone; train with adamw, or leave those in %s out")
+          :format(opt.optim, parameter.tensor:grad():dtype()))
+      end
+    end
+  end
   return make(run.parameters, {
     lr = schedule.make(opt.schedule, opt.lr, run.total, { warmup = opt.warmup, floor = opt.lr_floor }),
     decay = opt.decay, beta1 = opt.beta1, beta2 = opt.beta2, eps = opt.eps, rates = { scales = opt.scale_rate },
+    moment_bits = opt.optim == "adamw" and opt.moment_bits or nil,
     groups = routing and routing.groups, allow_unused = opt.allow_unused or opt.bits and opt.bits.waits,
   })
 end

@@ -86,6 +86,12 @@ local function add(self, i, micro_batch, dst)
   take(program.loss, program.nll, program.balance, program.drafts)
 end
 
+-- What one micro-batch takes (Program:stats); nil where nothing was captured.
+function Pass:stats()
+  local _, first = next(self.programs)
+  return first and first.program:stats()
+end
+
 -- Runs the passes of a step; gradients add up.
 function Pass:compute(batch)
   local turn, hook_turn = self.run.turn, self.run.model.hook_turn

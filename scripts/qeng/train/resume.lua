@@ -116,7 +116,7 @@ function resume.settings(given, defaults, steps)
 end
 
 -- What earlier versions did, which had no such setting. A setting that is off need not stand here.
-local formerly = { optim = "adamw" }
+local formerly = { optim = "adamw", moment_bits = 32, gradients = "f32" }
 local function is_off(value) return value == nil or value == false or value == 0 or value == "" end
 local function same(name, a, b)
   if a == nil then a = formerly[name] end
