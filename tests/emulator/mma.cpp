@@ -50,15 +50,34 @@ void load(MatrixLoad* const* slots, bool transposed) {
 }
 }  // namespace
 
+namespace {
+
+// A matrix is read at once: of its eight rows of 16 bytes no two may lie in the same four banks, or the instruction takes
+// as many turns.
+void check_banks(MatrixLoad* const* slots) {
+  for (int lane = 0; lane < 32; ++lane)
+    for (int other = lane / 8 * 8; other < lane; ++other) {
+      const ptrdiff_t apart = slots[lane]->row - slots[other]->row;
+      if (apart == 0 || apart % 128 != 0) continue;
+      const Site& site = slots[lane]->site;
+      const std::string file = site.file_name();
+      return report_failure("ldmatrix: rows of lanes " + std::to_string(other) + " and " + std::to_string(lane) +
+                            " lie in the same banks (" + file.substr(file.rfind('/') + 1) + ":" +
+                            std::to_string(site.line()) + ")");
+    }
+}
+
+}  // namespace
+
 void load_matrices(const char* what, MatrixLoad& slot, bool transposed, Site site) {
   shared_address(what, slot.row, 16, 16, site);
   touch(slot.row, 16, Touch::read, site);
   if (transposed)
     meet_warp(
-        what, ~0u, slot, [](MatrixLoad* const* slots) { load(slots, true); }, site);
+        what, ~0u, slot, [](MatrixLoad* const* slots) { check_banks(slots), load(slots, true); }, site);
   else
     meet_warp(
-        what, ~0u, slot, [](MatrixLoad* const* slots) { load(slots, false); }, site);
+        what, ~0u, slot, [](MatrixLoad* const* slots) { check_banks(slots), load(slots, false); }, site);
 }
 
 void multiply_matrices(MatrixMultiply& slot, Site site) {

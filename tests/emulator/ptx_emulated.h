@@ -43,6 +43,7 @@ inline void land_groups(CopyQueue& queue, size_t pending) {
 struct MatrixLoad {
   const char* row;
   uint32_t* registers;
+  Site site;
 };
 void load_matrices(const char* what, MatrixLoad& slot, bool transposed, Site site);
 struct MatrixMultiply {
@@ -107,11 +108,11 @@ void cp_async_wait() {
 }
 
 inline void ldmatrix_x4(uint32_t (&r)[4], const void* row, emulator::Site site = emulator::Site::current()) {
-  emulator::MatrixLoad slot{static_cast<const char*>(row), r};
+  emulator::MatrixLoad slot{static_cast<const char*>(row), r, site};
   emulator::load_matrices("ldmatrix", slot, false, site);
 }
 inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row, emulator::Site site = emulator::Site::current()) {
-  emulator::MatrixLoad slot{static_cast<const char*>(row), r};
+  emulator::MatrixLoad slot{static_cast<const char*>(row), r, site};
   emulator::load_matrices("ldmatrix.trans", slot, true, site);
 }
 inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,

@@ -164,19 +164,20 @@ TEST_CASE("mma of bits counts those that are set on both sides") {
 }
 
 // As `multiply`, from shared memory through ldmatrix, by the address recipes for operands stored [m][k], [n][k] and
-// [k][n].
-__global__ void multiply_from_shared(const bf16* a, const bf16* b, float* c, bool b_is_nk) {
+// [k][n]. Rows are `pitch` elements apart: 48 bytes, so that eight of them lie in other banks each, or 32.
+__global__ void multiply_from_shared(const bf16* a, const bf16* b, float* c, bool b_is_nk, int pitch) {
   auto* shared_a = reinterpret_cast<bf16*>(shared_memory());  // [16][16]
-  bf16* shared_b = shared_a + 256;                            // [16 n][16 k] or [16 k][16 n]
+  bf16* shared_b = shared_a + 16 * pitch;                     // [16 n][16 k] or [16 k][16 n]
   const int lane = static_cast<int>(threadIdx.x), g = lane / 4, t = lane % 4;
-  for (int i = lane; i < 256; i += 32) shared_a[i] = a[i], shared_b[i] = b[i];
+  for (int i = lane; i < 256; i += 32)
+    shared_a[i / 16 * pitch + i % 16] = a[i], shared_b[i / 16 * pitch + i % 16] = b[i];
   __syncwarp();
   uint32_t af[4], bf[4];
-  ptx::ldmatrix_x4(af, shared_a + (lane & 15) * 16 + (lane >> 4) * 8);
+  ptx::ldmatrix_x4(af, shared_a + (lane & 15) * pitch + (lane >> 4) * 8);
   if (b_is_nk)
-    ptx::ldmatrix_x4(bf, shared_b + ((lane & 7) + 8 * (lane >> 4)) * 16 + ((lane >> 3) & 1) * 8);
+    ptx::ldmatrix_x4(bf, shared_b + ((lane & 7) + 8 * (lane >> 4)) * pitch + ((lane >> 3) & 1) * 8);
   else
-    ptx::ldmatrix_x4_trans(bf, shared_b + (lane & 15) * 16 + (lane >> 4) * 8);
+    ptx::ldmatrix_x4_trans(bf, shared_b + (lane & 15) * pitch + (lane >> 4) * 8);
   for (int tile = 0; tile < 2; ++tile) {
     float sum[4] = {};
     ptx::mma_bf16(sum, af, bf[2 * tile], bf[2 * tile + 1]);
@@ -197,11 +198,13 @@ TEST_CASE("ldmatrix feeds mma from both storage orders") {
   const Device<bf16> device_a(a), nk(b), kn(b_turned);
   const Device<float> c(256);
   for (uint64_t seed = 1; seed < 4; ++seed) {
-    REQUIRE(run(seed, multiply_from_shared, 1, 32, 1024, device_a.data, nk.data, c.data, true) == cudaSuccess);
+    REQUIRE(run(seed, multiply_from_shared, 1, 32, 1536, device_a.data, nk.data, c.data, true, 24) == cudaSuccess);
     CHECK(c.read() == expected);
-    REQUIRE(run(seed, multiply_from_shared, 1, 32, 1024, device_a.data, kn.data, c.data, false) == cudaSuccess);
+    REQUIRE(run(seed, multiply_from_shared, 1, 32, 1536, device_a.data, kn.data, c.data, false, 24) == cudaSuccess);
     CHECK(c.read() == expected);
   }
+  CHECK_THAT(report_of(multiply_from_shared, 32, 1024, device_a.data, nk.data, c.data, true, 16),
+             containing("rows of lanes 0 and 4 lie in the same banks") && containing("ptx_test.cpp:"));
 }
 
 // ---- cp.async
