@@ -34,14 +34,26 @@ struct Adapters {
 template <int kWidth, int kRows = kTile>
 using Narrow = SharedTile<std::max(32, kWidth), kRows>;
 
-// Starts copying a tile; source(row, chunk) points to 16 bytes, or is null where zeros are wanted.
-template <class Tile, int kRows, int kAcross, class Source>
-__device__ inline void fetch(char* tile, const void* anywhere, Source source) {
-#pragma unroll 4
-  for (int i = static_cast<int>(threadIdx.x); i < kRows * kAcross; i += kThreads) {
-    const int row = i / kAcross, chunk = i % kAcross;
-    const void* from = source(row, chunk);
-    ptx::cp_async_16(tile + Tile::offset(row, chunk), from ? from : anywhere, from ? 16 : 0);
+// The rows and the chunk of a tile of kAcross chunks a row that the thread copies: row(), row() + kAtOnce, ...
+template <int kAcross>
+struct Own {
+  static constexpr int kAtOnce = kThreads / kAcross;
+  static_assert(kAtOnce % 8 == 0);  // so that a place in a tile is the first one's and a constant
+  __device__ static int row() { return static_cast<int>(threadIdx.x) / kAcross; }
+  __device__ static int chunk() { return static_cast<int>(threadIdx.x) % kAcross; }
+};
+
+// Starts copying a tile of kRows rows. from: the thread's chunk of its first row, `stride` elements before the next row's;
+// rows: how many the tile has from its first on; zeros take the place of others, and of all where `real` is false.
+template <class Tile, int kRows, int kAcross>
+__device__ inline void fetch(char* tile, const bf16* from, int64_t stride, int64_t rows, bool real) {
+  using O = Own<kAcross>;
+  char* const to = tile + Tile::offset(O::row(), O::chunk());
+  const int64_t left = real ? rows - O::row() : 0;
+#pragma unroll
+  for (int row = 0; row < kRows; row += O::kAtOnce) {
+    const bool copied = row < left;
+    ptx::cp_async_16(to + row * Tile::kRowBytes, copied ? from + row * stride : from, copied ? 16 : 0);
   }
 }
 
@@ -95,16 +107,26 @@ __global__ void __launch_bounds__(kThreads, 2) lora_down(const __grid_constant__
   using T = DownTiles<kWidth>;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, row0 = static_cast<int>(threadIdx.x) / kWarp * 16;
   const int64_t first = int64_t{blockIdx.x} * kTile;
+  using O = Own<kChunks>;
+  const bf16* const x_from = p.x + (first + O::row()) * p.k + O::chunk() * 8;
+  const bf16* a_from[kWidth / O::kAtOnce];  // rows of several matrices, or none
+#pragma unroll
+  for (int i = 0; i < kWidth / O::kAtOnce; ++i) {
+    const int row = O::row() + i * O::kAtOnce;
+    const Adapter* of = p.a.of(row);
+    a_from[i] = of ? of->in + (row - of->first) * p.k + O::chunk() * 8 : nullptr;
+  }
   const auto start = [&](int64_t k, int stage) {
     char* const to = shared_memory() + stage * T::kStage;
     if (k < p.k) {
-      fetch<typename T::X, kTile, kChunks>(to, p.x, [&](int row, int chunk) -> const void* {
-        return first + row < p.rows && k + chunk * 8 < p.k ? p.x + (first + row) * p.k + k + chunk * 8 : nullptr;
-      });
-      fetch<typename T::A, kWidth, kChunks>(to + T::X::kBytes, p.x, [&](int row, int chunk) -> const void* {
-        const Adapter* of = p.a.of(row);
-        return of && k + chunk * 8 < p.k ? of->in + (row - of->first) * p.k + k + chunk * 8 : nullptr;
-      });
+      const bool real = k + O::chunk() * 8 < p.k;
+      fetch<typename T::X, kTile, kChunks>(to, x_from + k, p.k, p.rows - first, real);
+      char* const a_to = to + T::X::kBytes + T::A::offset(O::row(), O::chunk());
+#pragma unroll
+      for (int i = 0; i < kWidth / O::kAtOnce; ++i) {
+        const bool copied = real && a_from[i];
+        ptx::cp_async_16(a_to + i * O::kAtOnce * T::A::kRowBytes, copied ? a_from[i] + k : p.x, copied ? 16 : 0);
+      }
     }
     ptx::cp_async_commit();
   };
@@ -156,17 +178,19 @@ __global__ void __launch_bounds__(kThreads, 2) lora_down_grad(const __grid_const
   const int lane = static_cast<int>(threadIdx.x) % kWarp, own = static_cast<int>(threadIdx.x) / kWarp * 32;
   const int64_t column0 = int64_t{blockIdx.x} * kWide, begin = int64_t{blockIdx.y} * p.rows_of_block;
   const int64_t end = begin + p.rows_of_block < p.rows ? begin + p.rows_of_block : p.rows;
+  using X = Own<kWide / 8>;
+  using Du = Own<kWidth / 8>;
+  const int64_t x_column = column0 + X::chunk() * 8;
+  const Adapter* const of = p.du.of(Du::chunk() * 8);
+  const int rank = of ? of->rank : 0;
+  const bf16* const x_from = p.x + X::row() * p.k + (x_column < p.k ? x_column : 0);
+  const bf16* const du_from = of ? of->in + Du::row() * rank + Du::chunk() * 8 - of->first : p.x;
   const auto start = [&](int64_t row0, int stage) {
     char* const to = shared_memory() + stage * T::kStage;
     if (row0 < end) {
-      fetch<typename T::X, kTile, kWide / 8>(to, p.x, [&](int row, int chunk) -> const void* {
-        const int64_t column = column0 + chunk * 8;
-        return row0 + row < end && column < p.k ? p.x + (row0 + row) * p.k + column : nullptr;
-      });
-      fetch<typename T::Du, kTile, kWidth / 8>(to + T::X::kBytes, p.x, [&](int row, int chunk) -> const void* {
-        const Adapter* of = p.du.of(chunk * 8);
-        return of && row0 + row < end ? of->in + (row0 + row) * of->rank + chunk * 8 - of->first : nullptr;
-      });
+      fetch<typename T::X, kTile, kWide / 8>(to, x_from + row0 * p.k, p.k, end - row0, x_column < p.k);
+      fetch<typename T::Du, kTile, kWidth / 8>(to + T::X::kBytes, du_from + row0 * rank, rank, end - row0,
+                                               of != nullptr);
     }
     ptx::cp_async_commit();
   };
@@ -189,9 +213,9 @@ __global__ void __launch_bounds__(kThreads, 2) lora_down_grad(const __grid_const
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = 16 * i + 8 * half;
-      const Adapter* of = p.du.of(row);
-      if (!of) continue;
-      float* to = static_cast<float*>(of->out) + (blockIdx.y * of->rank + row + lane / 4 - of->first) * p.k;
+      const Adapter* made = p.du.of(row);
+      if (!made) continue;
+      float* to = static_cast<float*>(made->out) + (blockIdx.y * made->rank + row + lane / 4 - made->first) * p.k;
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
         const int64_t column = column0 + own + 8 * n + lane % 4 * 2;
@@ -232,21 +256,20 @@ __global__ void __launch_bounds__(kThreads, 2) lora_up_grad(const __grid_constan
   const int64_t end = begin + p.columns_of_block < p.n ? begin + p.columns_of_block : p.n;
   const int steps = static_cast<int>((end - begin + kTile - 1) / kTile) * T::kTall;
 
+  using Dy = Own<kChunks>;
+  using Rank = Own<kWidth / 8>;
+  const bf16* const dy_from = p.dy + (row0 + Dy::row()) * p.n + begin + Dy::chunk() * 8;
   const auto narrow = [&](char* to, const bf16* from, int64_t first, int64_t last) {
-    fetch<Side, kTile, kWidth / 8>(to, from, [&](int row, int chunk) -> const void* {
-      return first + row < last && chunk * 8 < p.rank ? from + (first + row) * p.rank + chunk * 8 : nullptr;
-    });
+    fetch<Side, kTile, kWidth / 8>(to, from + (first + Rank::row()) * p.rank + Rank::chunk() * 8, p.rank, last - first,
+                                   Rank::chunk() * 8 < p.rank);
   };
   const auto start = [&](int step) {
     if (step < steps) {
       const int across = step / T::kTall, down = step % T::kTall;
-      const int64_t column0 = begin + across * kTile, first = row0 + down * kTile;
-      fetch<typename T::Dy, kTile, kChunks>(
-          shared + step % T::kStages * T::Dy::kBytes, p.dy, [&](int row, int chunk) -> const void* {
-            const int64_t column = column0 + chunk * 8;
-            return first + row < p.rows && column < end ? p.dy + (first + row) * p.n + column : nullptr;
-          });
-      if (down == 0) narrow(shared + T::kBAt + across % T::kSlots * Side::kBytes, p.b, column0, end);
+      const int64_t column = across * kTile, first = down * kTile;
+      fetch<typename T::Dy, kTile, kChunks>(shared + step % T::kStages * T::Dy::kBytes, dy_from + first * p.n + column,
+                                            p.n, p.rows - row0 - first, begin + column + Dy::chunk() * 8 < end);
+      if (down == 0) narrow(shared + T::kBAt + across % T::kSlots * Side::kBytes, p.b, begin + column, end);
     }
     ptx::cp_async_commit();
   };

@@ -1,5 +1,7 @@
 // Matmul, and which kernel makes a product. One row by a transposed matrix, as in decoding, reads every element of b
 // once, so it is a kernel of its own that reads b at the memory's speed; the rest is cuBLASLt's.
+#include <map>
+
 #include "kernels/cuda/linear/cublaslt.h"
 #include "kernels/cuda/linear/stored.h"
 #include "kernels/cuda/vector.h"
@@ -101,7 +103,21 @@ __global__ void __launch_bounds__(kThreads)
 
 dim3 blocks_of(int64_t elements) { return dim3(static_cast<unsigned>(ceil_div(elements, kThreads))); }
 
+#ifdef QENG_EMULATED
+// The first product of a shape chooses its algorithm by time, which cannot be while a graph is recorded: then it would take
+// the library's first guess for good. Whatever is recorded has run before; here that is asserted.
+void expect_known(const CudaGemm& gemm, const CudaContext& context) {
+  static std::map<const CudaContext*, std::set<std::string>> seen;
+  const bool first = seen[&context].insert(gemm_text(gemm)).second;
+  if (first && context.scratch.frozen())
+    fail("internal", "a product is recorded whose shape has not run before: ", gemm_text(gemm));
+}
+#endif
+
 void by_library(const CudaGemm& gemm, CudaContext& context) {
+#ifdef QENG_EMULATED
+  expect_known(gemm, context);
+#endif
   if (!context.cublas) context.cublas = open_cublaslt(context);  // here, as inference never wants it
   if (!context.cublas || !context.cublas->run(gemm, context)) gemm_simt(gemm, context);
 }

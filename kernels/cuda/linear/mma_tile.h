@@ -24,15 +24,16 @@ struct Stage {
   // Starts copying the depths from the given one on; zeros where there are none.
   __device__ static void load(char* tile, const Side<kDown>& side, int64_t depth) {
     constexpr int kChunks = (kDown ? kSides : kDepth) / 8, kTileRows = kDown ? kDepth : kSides;
+    constexpr int kAtOnce = kThreads / kChunks;
+    static_assert(kAtOnce % 8 == 0);  // so that a place in the tile is the first one's and a constant
+    const int row = static_cast<int>(threadIdx.x) / kChunks, chunk = static_cast<int>(threadIdx.x) % kChunks;
     const int64_t rows = kDown ? side.depth - depth : side.sides, columns = kDown ? side.sides : side.depth - depth;
-    const bf16* from = side.data + (kDown ? depth * side.stride : depth);
-#pragma unroll 4
-    for (int i = static_cast<int>(threadIdx.x); i < kTileRows * kChunks; i += kThreads) {
-      const int row = i / kChunks, chunk = i % kChunks;
-      const bool real = row < rows && chunk * 8 < columns;
-      ptx::cp_async_16(tile + Tile::offset(row, chunk), real ? from + row * side.stride + chunk * 8 : side.data,
-                       real ? 16 : 0);
-    }
+    const int64_t left = chunk * 8 < columns ? rows - row : 0;
+    const bf16* from = side.data + (kDown ? depth * side.stride : depth) + row * side.stride + chunk * 8;
+    char* const to = tile + Tile::offset(row, chunk);
+#pragma unroll
+    for (int r = 0; r < kTileRows; r += kAtOnce)
+      ptx::cp_async_16(to + r * Tile::kRowBytes, r < left ? from + r * side.stride : side.data, r < left ? 16 : 0);
   }
 };
 

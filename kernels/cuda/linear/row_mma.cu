@@ -32,15 +32,16 @@ struct MmaTile {
   // Starts copying k .. k + 64 of rows first .. of a matrix that has `rows`; zeros where there are none.
   template <class Tile, int kCount>
   __device__ static void fetch(char* tile, const bf16* from, int64_t first, int64_t rows, int64_t k, int64_t depth) {
-    constexpr int kChunks = kTensorDepth / 8;
-    static_assert(kCount * kChunks % kThreads == 0);
+    constexpr int kChunks = kTensorDepth / 8, kAtOnce = kThreads / kChunks;
+    // so that a place in the tile is the first one's and a constant
+    static_assert(kCount % kAtOnce == 0 && kAtOnce % 8 == 0);
+    const int row = static_cast<int>(threadIdx.x) / kChunks, chunk = static_cast<int>(threadIdx.x) % kChunks;
+    const int64_t left = k + chunk * 8 < depth ? rows - first - row : 0;
+    const bf16* own = from + (first + row) * depth + k + chunk * 8;
+    char* const to = tile + Tile::offset(row, chunk);
 #pragma unroll
-    for (int i = static_cast<int>(threadIdx.x); i < kCount * kChunks; i += kThreads) {
-      const int row = i / kChunks, chunk = i % kChunks;
-      const bool real = first + row < rows && k + chunk * 8 < depth;
-      ptx::cp_async_16(tile + Tile::offset(row, chunk), real ? from + (first + row) * depth + k + chunk * 8 : from,
-                       real ? 16 : 0);
-    }
+    for (int r = 0; r < kCount; r += kAtOnce)
+      ptx::cp_async_16(to + r * Tile::kRowBytes, r < left ? own + r * depth : from, r < left ? 16 : 0);
   }
 };
 
