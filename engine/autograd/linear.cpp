@@ -33,7 +33,9 @@ void check_shapes_of(const TensorPtr& x, const std::vector<LinearLayer>& layers)
   }
 }
 
+// The x that an adapter reads.
 TensorPtr dropped_x(Tape& tape, const Linears& l, size_t i) {
+  if (l.lora(i).dropout <= 0) return l.x;
   TensorPtr x = make_like(*l.x);
   tape.device().run(Dropout{l.x->view, x->view, tape.rng()->view, l.lora(i).dropout, l.subsequence[i]});
   return x;
@@ -154,7 +156,8 @@ void dropped_input_back(Tape& tape, const Linears& l, const std::vector<TensorPt
     if (du[i]) {
       TensorPtr through = make_like(*l.x);
       device.run(Matmul{.a = du[i]->view, .b = l.lora(i).a->view, .c = through->view});
-      device.run(Dropout{through->view, through->view, tape.rng()->view, l.lora(i).dropout, l.subsequence[i]});
+      const float p = l.lora(i).dropout;
+      if (p > 0) device.run(Dropout{through->view, through->view, tape.rng()->view, p, l.subsequence[i]});
       tape.pass(l.x, through);
     }
     const Tape::Target dx = tape.gradient_of(l.x);

@@ -9,7 +9,8 @@ __global__ void pass_on(int* out, int barriers);  // through shared memory; 1 bi
 __global__ void pass_on_in_warp(int* out, bool with_syncwarp);
 __global__ void pass_on_after_shuffle(int* out);        // which orders nothing
 __global__ void add_one_ahead(int* numbers, int when);  // when: 0 after begin_ahead, 1 before, -1 without it
-__global__ void same_element(int* out, int stride);     // thread i of each block writes out[block * stride + i]
+__global__ void read_word(const char* in, uint32_t* out, int at);
+__global__ void same_element(int* out, int stride);  // thread i of each block writes out[block * stride + i]
 __global__ void last_block(int* sums, int* count, int* total, bool with_fence);
 __global__ void copy_then_read(const uint4* in, uint4* out, bool with_barrier);
 __global__ void overwrite_by_copy(const uint4* in, uint4* out, bool with_barrier);

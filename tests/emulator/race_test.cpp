@@ -54,6 +54,14 @@ TEST_CASE("a kernel that is launched ahead touches memory only once the one befo
   CHECK_THAT(report(-1), containing("has not called begin_ahead"));
 }
 
+TEST_CASE("a read that is not aligned to its size is reported") {
+  const Device<char> in(std::vector<char>(16, 1));
+  const Device<uint32_t> out(1);
+  CHECK(races_of(read_word, 1, 1, 0, in.data, out.data, 4) == "none");
+  CHECK_THAT(races_of(read_word, 1, 1, 0, in.data, out.data, 2),
+             containing("4 bytes is not aligned") && containing("race_kernels.cpp:"));
+}
+
 TEST_CASE("two blocks may not write one element") {
   const Device<int> out(256);
   CHECK(races_of(same_element, 4, 64, 0, out.data, 64) == "none");

@@ -210,9 +210,13 @@ void touch_as(size_t actor, const void* pointer, size_t bytes, Touch kind, uint3
 
 }  // namespace
 
-void touch_at(const void* pointer, size_t bytes, Touch kind, const void* pc) {
+void touch_at(const void* pointer, size_t bytes, Touch kind, const void* pc, bool aligned) {
   if (in_atomic || !in_kernel() || on_stack(pointer)) return;
-  touch_as(me(), pointer, bytes, kind, static_cast<uint32_t>(static_cast<const char*>(pc) - module_base()));
+  const auto place = static_cast<uint32_t>(static_cast<const char*>(pc) - module_base());
+  if (aligned && reinterpret_cast<uintptr_t>(pointer) % bytes != 0)
+    report_failure("an access of " + std::to_string(bytes) + " bytes is not aligned to them (" + place_text(place) +
+                   ")");
+  touch_as(me(), pointer, bytes, kind, place);
 }
 void touch(const void* pointer, size_t bytes, Touch kind, std::source_location site) {
   if (check_races) touch_as(me(), pointer, bytes, kind, place_of(site));

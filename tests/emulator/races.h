@@ -16,8 +16,9 @@ namespace emulator {
 enum class Touch { read, write, atomic };
 // The running thread touches memory, in a way that the compiler's calls do not show.
 void touch(const void* pointer, size_t bytes, Touch kind, std::source_location site);
-// The compiler's calls, from the instruction before `pc`.
-void touch_at(const void* pointer, size_t bytes, Touch kind, const void* pc);
+// The compiler's calls, from the instruction before `pc`. aligned: it takes the address for a multiple of the size, as the
+// device will.
+void touch_at(const void* pointer, size_t bytes, Touch kind, const void* pc, bool aligned = false);
 
 // What an instruction like an mbarrier carries from threads to threads: all that a releasing thread did so far comes
 // before all that an acquiring thread does from now on.

@@ -6,8 +6,8 @@ using emulator::Touch;
 using emulator::touch_at;
 
 #define QENG_HOOKS(size)                                                                                       \
-  void __tsan_read##size(void* p) { touch_at(p, size, Touch::read, __builtin_return_address(0)); }             \
-  void __tsan_write##size(void* p) { touch_at(p, size, Touch::write, __builtin_return_address(0)); }           \
+  void __tsan_read##size(void* p) { touch_at(p, size, Touch::read, __builtin_return_address(0), true); }       \
+  void __tsan_write##size(void* p) { touch_at(p, size, Touch::write, __builtin_return_address(0), true); }     \
   void __tsan_unaligned_read##size(void* p) { touch_at(p, size, Touch::read, __builtin_return_address(0)); }   \
   void __tsan_unaligned_write##size(void* p) { touch_at(p, size, Touch::write, __builtin_return_address(0)); } \
   void __tsan_volatile_read##size(void* p) { touch_at(p, size, Touch::read, __builtin_return_address(0)); }    \

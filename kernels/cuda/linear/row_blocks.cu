@@ -181,6 +181,11 @@ __device__ float multiply_blocks(const RowProducts& p, const RowWeight& weight, 
     const auto block = [&](int begin) -> const Block& {
       return *reinterpret_cast<const Block*>(stage + begin + (mine + at) * static_cast<int>(sizeof(Block)));
     };
+    // The first block may begin at another multiple of 2 than the lane's own.
+    const auto cut = [&](int w, halves::Part& of_block) {
+      const Block& from = block(ring.begin[w]);
+      halves::cut_part(from, part, kWhole ? odd[w] : halves::is_odd(&from), of_block);
+    };
     int dot[kValues] = {};
     [[maybe_unused]] int less[kValues] = {};
     const auto multiply = [&](const halves::Part& w, const halves::PartOfX& x, int v) {
@@ -196,12 +201,12 @@ __device__ float multiply_blocks(const RowProducts& p, const RowWeight& weight, 
 #pragma unroll
       for (int w = 0; w < kWeights; ++w) {
         halves::Part of_block;
-        halves::cut_part(block(ring.begin[w]), part, odd[w], of_block);
+        cut(w, of_block);
         multiply(of_block, x, w);
       }
     } else {
       halves::Part of_block;
-      halves::cut_part(block(ring.begin[0]), part, odd[0], of_block);
+      cut(0, of_block);
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         if (r >= rows) continue;
