@@ -186,7 +186,7 @@ function Tensor:free() end
 ---@return Runtime  where it lies
 function Tensor:runtime() end
 ---@param on? boolean  sets whether gradients are kept; without it, asks
----@param gradient? "f32"|"bf16"  its dtype (f32); bf16: of a bf16 matrix that q.linear alone reads
+---@param gradient? "f32"|"bf16"  its dtype, f32 if it is new; bf16: of a bf16 matrix that q.linear alone reads
 ---@return boolean
 function Tensor:requires_grad(on, gradient) end
 ---The accumulated gradient, or nil.

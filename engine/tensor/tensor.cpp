@@ -343,7 +343,7 @@ void set_requires_grad(const TensorPtr& x, bool on, DType gradient) {
          " is stored in blocks, which are only read; train an adapter on it, or decode it first, with :to('bf16')");
   if (on && gradient != DType::f32 && (gradient != DType::bf16 || x->view.dtype != DType::bf16 || x->view.rank != 2))
     fail("dtype", "requires_grad: a gradient in ", dtype_name(gradient), " of ", shape_text(x->view),
-         "; it may be f32, or bf16 of a bf16 matrix");
+         x->label.empty() ? "" : " " + x->label, "; it may be f32, or bf16 of a bf16 matrix");
   x->requires_grad = on, x->reached = false;
   if (!on)
     x->grad.reset();

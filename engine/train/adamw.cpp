@@ -66,8 +66,8 @@ void AdamWState::run_ops(float clip, uint64_t groups) {
       op.grad.push_back(entry.grad->view), op.m.push_back(entry.m->view), op.v.push_back(entry.v->view);
       op.model.push_back(entry.master ? entry.parameter->view : View());
     }
+    for (AdamW& op : ops[1]) op.decay = options_.decay;
     for (AdamW* op : {&ops[1][0], &ops[1][1], &ops[0][0], &ops[0][1]}) {
-      op->decay = op < ops[1] ? 0 : options_.decay;
       op->hyper = hyper_[group]->view, op->clip = clip_->view;
       op->beta1 = options_.beta1, op->beta2 = options_.beta2, op->eps = options_.eps;
       op->clear = true;

@@ -19,8 +19,8 @@ const float* widened(const View& view, int64_t first, int64_t n, float* wide, co
 }  // namespace
 
 void run(const SumSquares& op, CpuContext& context) {
-  constexpr int64_t kBlock = 16384,
-                    kPiece = 1024;  // sums of blocks, then their sum in order: the same whatever the threads
+  constexpr int64_t kBlock = 16384;  // sums of blocks, then their sum in order: the same whatever the threads
+  constexpr int64_t kPiece = 1024;   // of one, as f32 on the stack
   for (size_t tensor = 0; tensor < op.x.size(); ++tensor) {
     const View& x = op.x[tensor];
     const int64_t n = op.x[tensor].elements(), blocks = (n + kBlock - 1) / kBlock;

@@ -92,6 +92,11 @@ do
 end
 
 refused("expected 32 or 8", q.adamw_state, run.tensors, { moment_bits = 4 })
-refused("a model in f32", function() q.random_model(config, { dtype = "f32" }):full { gradients = "bf16" } end)
+local full = q.random_model(config, { dtype = "f32" })
+refused("a gradient in bf16 of f32", full.full, full, { gradients = "bf16" })
 refused("may be f32, or bf16 of a bf16 matrix", function() q.zeros({ 4, 4 }, "f32"):requires_grad(true, "bf16") end)
+local kept = q.zeros({ 4, 4 }, "bf16")
+kept:requires_grad(true, "bf16")
+kept:requires_grad(true)
+assert(kept:grad():dtype() == "bf16", "asked for again, a gradient stays what it is")
 print "ok"

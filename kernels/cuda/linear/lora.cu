@@ -1,8 +1,8 @@
 // The products of low-rank adapters, LoraDown, LoraDownGrad and LoraUpGrad, by mma.m16n8k16: the ranks are so few that the
 // time is that of reading x or dy, which is read once. Where operands are f32, not aligned or of high rank, these are
 // products one after another.
-#include "kernels/cuda/attention/attention_mma.h"
 #include "kernels/cuda/linear/gemm.h"
+#include "kernels/cuda/linear/tile_copy.h"
 #include "kernels/cuda/vector.h"
 
 namespace qeng {
@@ -30,32 +30,12 @@ struct Adapters {
   }
 };
 
-// A tile of 64 rows, or more, of at least 32 columns: narrower ones are filled up, and the rest is not read.
-template <int kWidth, int kRows = kTile>
-using Narrow = SharedTile<std::max(32, kWidth), kRows>;
+// A tile of 64 rows of at least 32 columns: narrower ones are filled up, and the rest is not read.
+template <int kWidth>
+using Narrow = SharedTile<std::max(32, kWidth), kTile>;
 
-// The rows and the chunk of a tile of kAcross chunks a row that the thread copies: row(), row() + kAtOnce, ...
 template <int kAcross>
-struct Own {
-  static constexpr int kAtOnce = kThreads / kAcross;
-  static_assert(kAtOnce % 8 == 0);  // so that a place in a tile is the first one's and a constant
-  __device__ static int row() { return static_cast<int>(threadIdx.x) / kAcross; }
-  __device__ static int chunk() { return static_cast<int>(threadIdx.x) % kAcross; }
-};
-
-// Starts copying a tile of kRows rows. from: the thread's chunk of its first row, `stride` elements before the next row's;
-// rows: how many the tile has from its first on; zeros take the place of others, and of all where `real` is false.
-template <class Tile, int kRows, int kAcross>
-__device__ inline void fetch(char* tile, const bf16* from, int64_t stride, int64_t rows, bool real) {
-  using O = Own<kAcross>;
-  char* const to = tile + Tile::offset(O::row(), O::chunk());
-  const int64_t left = real ? rows - O::row() : 0;
-#pragma unroll
-  for (int row = 0; row < kRows; row += O::kAtOnce) {
-    const bool copied = row < left;
-    ptx::cp_async_16(to + row * Tile::kRowBytes, copied ? from + row * stride : from, copied ? 16 : 0);
-  }
-}
+using Copy = TileCopy<kThreads, kAcross>;
 
 // sums[16 rows of the first side][kWidth columns] += 64 steps of depth. lane_a, lane_b: lane_offset of the tiles; a:
 // where in its tile the 16 rows begin; with kDown depth runs down the tile, else along its rows.
@@ -107,7 +87,7 @@ __global__ void __launch_bounds__(kThreads, 2) lora_down(const __grid_constant__
   using T = DownTiles<kWidth>;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, row0 = static_cast<int>(threadIdx.x) / kWarp * 16;
   const int64_t first = int64_t{blockIdx.x} * kTile;
-  using O = Own<kChunks>;
+  using O = Copy<kChunks>;
   const bf16* const x_from = p.x + (first + O::row()) * p.k + O::chunk() * 8;
   const bf16* a_from[kWidth / O::kAtOnce];  // rows of several matrices, or none
 #pragma unroll
@@ -120,7 +100,7 @@ __global__ void __launch_bounds__(kThreads, 2) lora_down(const __grid_constant__
     char* const to = shared_memory() + stage * T::kStage;
     if (k < p.k) {
       const bool real = k + O::chunk() * 8 < p.k;
-      fetch<typename T::X, kTile, kChunks>(to, x_from + k, p.k, p.rows - first, real);
+      Copy<kChunks>::start<typename T::X, kTile>(to, x_from + k, p.k, p.rows - first, real);
       char* const a_to = to + T::X::kBytes + T::A::offset(O::row(), O::chunk());
 #pragma unroll
       for (int i = 0; i < kWidth / O::kAtOnce; ++i) {
@@ -178,8 +158,8 @@ __global__ void __launch_bounds__(kThreads, 2) lora_down_grad(const __grid_const
   const int lane = static_cast<int>(threadIdx.x) % kWarp, own = static_cast<int>(threadIdx.x) / kWarp * 32;
   const int64_t column0 = int64_t{blockIdx.x} * kWide, begin = int64_t{blockIdx.y} * p.rows_of_block;
   const int64_t end = begin + p.rows_of_block < p.rows ? begin + p.rows_of_block : p.rows;
-  using X = Own<kWide / 8>;
-  using Du = Own<kWidth / 8>;
+  using X = Copy<kWide / 8>;
+  using Du = Copy<kWidth / 8>;
   const int64_t x_column = column0 + X::chunk() * 8;
   const Adapter* const of = p.du.of(Du::chunk() * 8);
   const int rank = of ? of->rank : 0;
@@ -188,9 +168,9 @@ __global__ void __launch_bounds__(kThreads, 2) lora_down_grad(const __grid_const
   const auto start = [&](int64_t row0, int stage) {
     char* const to = shared_memory() + stage * T::kStage;
     if (row0 < end) {
-      fetch<typename T::X, kTile, kWide / 8>(to, x_from + row0 * p.k, p.k, end - row0, x_column < p.k);
-      fetch<typename T::Du, kTile, kWidth / 8>(to + T::X::kBytes, du_from + row0 * rank, rank, end - row0,
-                                               of != nullptr);
+      X::start<typename T::X, kTile>(to, x_from + row0 * p.k, p.k, end - row0, x_column < p.k);
+      Du::template start<typename T::Du, kTile>(to + T::X::kBytes, du_from + row0 * rank, rank, end - row0,
+                                                of != nullptr);
     }
     ptx::cp_async_commit();
   };
@@ -256,19 +236,19 @@ __global__ void __launch_bounds__(kThreads, 2) lora_up_grad(const __grid_constan
   const int64_t end = begin + p.columns_of_block < p.n ? begin + p.columns_of_block : p.n;
   const int steps = static_cast<int>((end - begin + kTile - 1) / kTile) * T::kTall;
 
-  using Dy = Own<kChunks>;
-  using Rank = Own<kWidth / 8>;
+  using Dy = Copy<kChunks>;
+  using Rank = Copy<kWidth / 8>;
   const bf16* const dy_from = p.dy + (row0 + Dy::row()) * p.n + begin + Dy::chunk() * 8;
   const auto narrow = [&](char* to, const bf16* from, int64_t first, int64_t last) {
-    fetch<Side, kTile, kWidth / 8>(to, from + (first + Rank::row()) * p.rank + Rank::chunk() * 8, p.rank, last - first,
-                                   Rank::chunk() * 8 < p.rank);
+    Rank::template start<Side, kTile>(to, from + (first + Rank::row()) * p.rank + Rank::chunk() * 8, p.rank,
+                                      last - first, Rank::chunk() * 8 < p.rank);
   };
   const auto start = [&](int step) {
     if (step < steps) {
       const int across = step / T::kTall, down = step % T::kTall;
       const int64_t column = across * kTile, first = down * kTile;
-      fetch<typename T::Dy, kTile, kChunks>(shared + step % T::kStages * T::Dy::kBytes, dy_from + first * p.n + column,
-                                            p.n, p.rows - row0 - first, begin + column + Dy::chunk() * 8 < end);
+      Dy::start<typename T::Dy, kTile>(shared + step % T::kStages * T::Dy::kBytes, dy_from + first * p.n + column, p.n,
+                                       p.rows - row0 - first, begin + column + Dy::chunk() * 8 < end);
       if (down == 0) narrow(shared + T::kBAt + across % T::kSlots * Side::kBytes, p.b, begin + column, end);
     }
     ptx::cp_async_commit();

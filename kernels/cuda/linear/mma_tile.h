@@ -1,7 +1,7 @@
 // A tile of a product of bf16 by mma.m16n8k16, sums in f32: 64 rows by 128 columns for a block of four warps, 64 of the
 // depth at a time, the next of which arrive while these are used.
 #pragma once
-#include "kernels/cuda/attention/attention_mma.h"
+#include "kernels/cuda/linear/tile_copy.h"
 
 namespace qeng {
 namespace mma_tile {
@@ -24,16 +24,11 @@ struct Stage {
   // Starts copying the depths from the given one on; zeros where there are none.
   __device__ static void load(char* tile, const Side<kDown>& side, int64_t depth) {
     constexpr int kChunks = (kDown ? kSides : kDepth) / 8, kTileRows = kDown ? kDepth : kSides;
-    constexpr int kAtOnce = kThreads / kChunks;
-    static_assert(kAtOnce % 8 == 0);  // so that a place in the tile is the first one's and a constant
-    const int row = static_cast<int>(threadIdx.x) / kChunks, chunk = static_cast<int>(threadIdx.x) % kChunks;
+    using Copy = TileCopy<kThreads, kChunks>;
     const int64_t rows = kDown ? side.depth - depth : side.sides, columns = kDown ? side.sides : side.depth - depth;
-    const int64_t left = chunk * 8 < columns ? rows - row : 0;
-    const bf16* from = side.data + (kDown ? depth * side.stride : depth) + row * side.stride + chunk * 8;
-    char* const to = tile + Tile::offset(row, chunk);
-#pragma unroll
-    for (int r = 0; r < kTileRows; r += kAtOnce)
-      ptx::cp_async_16(to + r * Tile::kRowBytes, r < left ? from + r * side.stride : side.data, r < left ? 16 : 0);
+    const bf16* from =
+        side.data + (kDown ? depth * side.stride : depth) + Copy::row() * side.stride + Copy::chunk() * 8;
+    Copy::template start<Tile, kTileRows>(tile, from, side.stride, rows, Copy::chunk() * 8 < columns);
   }
 };
 

@@ -1,8 +1,8 @@
 // RowLinear, and GroupedMatmul apart, by bf16 weights and mma.m16n8k16, for all GPUs: each thread block makes a tile of y,
 // whose stages arrive in a ring of shared memory while others are multiplied.
-#include "kernels/cuda/attention/attention_mma.h"
 #include "kernels/cuda/linear/row_end.h"
 #include "kernels/cuda/linear/row_tensor.h"
+#include "kernels/cuda/linear/tile_copy.h"
 
 namespace qeng {
 
@@ -32,16 +32,10 @@ struct MmaTile {
   // Starts copying k .. k + 64 of rows first .. of a matrix that has `rows`; zeros where there are none.
   template <class Tile, int kCount>
   __device__ static void fetch(char* tile, const bf16* from, int64_t first, int64_t rows, int64_t k, int64_t depth) {
-    constexpr int kChunks = kTensorDepth / 8, kAtOnce = kThreads / kChunks;
-    // so that a place in the tile is the first one's and a constant
-    static_assert(kCount % kAtOnce == 0 && kAtOnce % 8 == 0);
-    const int row = static_cast<int>(threadIdx.x) / kChunks, chunk = static_cast<int>(threadIdx.x) % kChunks;
-    const int64_t left = k + chunk * 8 < depth ? rows - first - row : 0;
-    const bf16* own = from + (first + row) * depth + k + chunk * 8;
-    char* const to = tile + Tile::offset(row, chunk);
-#pragma unroll
-    for (int r = 0; r < kCount; r += kAtOnce)
-      ptx::cp_async_16(to + r * Tile::kRowBytes, r < left ? own + r * depth : from, r < left ? 16 : 0);
+    using Copy = TileCopy<kThreads, kTensorDepth / 8>;
+    const int64_t column = k + Copy::chunk() * 8;
+    Copy::template start<Tile, kCount>(tile, from + (first + Copy::row()) * depth + column, depth, rows - first,
+                                       column < depth);
   }
 };
 

@@ -342,21 +342,12 @@ function Model:lora(opt) return lora.add(self, opt) end
 -- of a bf16 model gather ("f32"); embeddings, norms, biases and experts keep f32.
 function Model:full(opt)
   stream.refuse(self, "full: every weight would change")
-  local gradients, of = opt and opt.gradients or "f32", {}
-  if gradients ~= "f32" then
-    if gradients ~= "bf16" or self.dtype ~= "bf16" then
-      q.error("value", ("full: gradients in %s of a model in %s; bf16 is for a bf16 one"):format(gradients,
-        self.dtype))
-    end
-    for _, layer in ipairs(self.linears) do
-      if not layer.experts and not layer.parts and not rawequal(layer.weight, self.embed) then
-        of[layer.weight] = gradients
-      end
+  for _, layer in ipairs(self.linears) do
+    if not (layer.experts or layer.parts or rawequal(layer.weight, self.embed)) then
+      layer.weight:requires_grad(true, opt and opt.gradients or "f32")
     end
   end
-  for _, parameter in ipairs(self.parameters) do
-    parameter.tensor:requires_grad(true, of[parameter.tensor] or "f32")
-  end
+  for _, parameter in ipairs(self.parameters) do parameter.tensor:requires_grad(true) end
   self.mode = "full"
   return self
 end
