@@ -1,11 +1,13 @@
 -- One run of the campaign train_kills.sh: full training of a small model on packets of three sources and two
 -- destinations, by a curriculum, with CRC-Drop. With HYBRID the model is one of gated delta nets (Qwen3.5). With ONEBIT
--- it is one of `phased` below: a model of one-bit weights that learns in phases, or a model that becomes one.
+-- it is one of `phased` below: a model of one-bit weights that learns in phases, or a model that becomes one. With
+-- SMALL moments are in 8 bits, model and gradients in bf16.
 --   qeng train_kills.lua MODEL DATA OUT
 package.path = arg[0]:match "^(.*/)" .. "../lua/?.lua;" .. package.path
 local q = require "qeng"
 local from, data, out = assert(arg[1], "usage: train_kills.lua MODEL DATA OUT"), arg[2], arg[3]
 local steps, onebit = tonumber(os.getenv "STEPS" or 120), os.getenv "ONEBIT"
+local small = os.getenv "SMALL"
 if q.fs.kind(data) == nil then
   local writer = q.ndp.create(data)
   for i = 1, 600 do
@@ -46,11 +48,12 @@ if onebit then
 elseif os.getenv "HYBRID" then
   model = require("hybrid_model").fresh { vocab_size = 300 }:full()
 else
-  model = q.load(from, { writable = true }):full()
+  local how = small and { dtype = "bf16", writable = true } or { writable = true }
+  model = q.load(from, how):full { gradients = small and "bf16" or nil }
 end
 q.train {
   model = model, bits = bits, data = q.ndp.open(data), out = out, steps = steps, row_tokens = 48, rows = 2,
-  accumulate = 2, lr = 1e-3, decay = 0.1,
+  accumulate = 2, lr = 1e-3, decay = 0.1, moment_bits = small and 8 or 32,
   seed = 7, eval_share = 0.1, eval_every = 50, save_every = 3, resume = true, drop = 0.1,
   weights = function(step, source) return source == 1 and 1 or source == 2 and step / steps or 0.5 end,
 }

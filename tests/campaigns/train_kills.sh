@@ -3,6 +3,7 @@
 # to its end, its weights have to be those of a run that was never killed, and nothing half written may be left.
 #   QENG=build/release/qeng KILLS=200 bash tests/campaigns/train_kills.sh         ONEBIT=layer, rows, gradient, bop or convert before it: one-bit weights
 #                                                                                 HYBRID=1 before it: gated delta nets (Qwen3.5)
+#                                                                                 SMALL=1 before it: moments in 8 bits, gradients in bf16
 # STEPS=600 where a run takes less than 3 s: loading takes its part of each, and one killed while it loads gets nowhere.
 set -u
 QENG=$(realpath "${QENG:-build/release/qeng}")
