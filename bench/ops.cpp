@@ -20,6 +20,7 @@
 #include "kernels/math/adamw_codes.h"
 #include "kernels/math/bf16.h"
 #include "kernels/math/kv_codes.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 

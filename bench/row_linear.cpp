@@ -20,6 +20,7 @@
 #include "kernels/math/blocks/with_block.h"
 #include "kernels/ops.h"
 #include "kernels/parallel.h"
+#include "kernels/view_text.h"
 
 using namespace qeng;
 

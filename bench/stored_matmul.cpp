@@ -13,6 +13,7 @@
 #include "kernels/backend.h"
 #include "kernels/error.h"
 #include "kernels/math/bf16.h"
+#include "kernels/view_text.h"
 
 using namespace qeng;
 

@@ -57,8 +57,8 @@ function q.memory() end
 
 ---Measured limits of the device: {bandwidth=, flops_f32=, flops_bf16=} in bytes/s and FLOP/s.
 ---The first use takes about a second, and 200 MB of the budget, on a GPU 1 GB. With if_room the result is nil if not so
----much is left.
----@param opt? {if_room?: boolean}
+---much is left. only: that one is measured, and no other.
+---@param opt? {if_room?: boolean, only?: "bandwidth"|"flops_f32"|"flops_bf16"}
 ---@return table?
 function q.limits(opt) end
 

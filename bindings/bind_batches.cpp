@@ -6,6 +6,7 @@
 #include "bindings/runtime.h"
 #include "engine/packets/batches.h"
 #include "engine/train/source_loss.h"
+#include "kernels/view_text.h"
 
 QENG_LUA_CLASS(const qeng::PacketFile, "PacketFile")
 QENG_LUA_CLASS(qeng::Batches, "Batches")

@@ -6,6 +6,7 @@
 #include "bindings/runtime.h"
 #include "engine/autograd/expression.h"
 #include "engine/autograd/functions.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 namespace {

@@ -3,6 +3,7 @@
 #include "bindings/runtime.h"
 #include "engine/generate/logprobs.h"
 #include "engine/generate/page_pool.h"
+#include "kernels/view_text.h"
 
 QENG_LUA_CLASS(qeng::PagePool, "PagePool")
 

@@ -4,6 +4,7 @@
 #include "engine/program/profile.h"
 #include "engine/program/program.h"
 #include "engine/train/adamw.h"
+#include "kernels/view_text.h"
 
 QENG_LUA_CLASS(qeng::Program, "Program")
 QENG_LUA_CLASS(qeng::AdamWState, "AdamW")

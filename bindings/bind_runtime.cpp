@@ -68,12 +68,23 @@ int devices(Call& call) {
 }
 
 int limits(Call& call) {
-  const Limits* measured = device().limits(Options(call, 1, {"if_room"}).get("if_room", false));
-  if (!measured) return 0;
+  static constexpr std::pair<const char*, Limit> kEach[] = {
+      {"bandwidth", &Limits::bandwidth}, {"flops_f32", &Limits::flops_f32}, {"flops_bf16", &Limits::flops_bf16}};
+  Options opt(call, 1, {"if_room", "only"});
+  const auto only = opt.get<std::string>("only", "");
   lua_newtable(call.L);
-  lua::set_field(call.L, "bandwidth", measured->bandwidth);
-  lua::set_field(call.L, "flops_f32", measured->flops_f32);
-  lua::set_field(call.L, "flops_bf16", measured->flops_bf16);
+  bool any = false;
+  try {
+    for (const auto& [name, limit] : kEach) {
+      if (!only.empty() && only != name) continue;
+      lua::set_field(call.L, name, device().limit(limit));
+      any = true;
+    }
+  } catch (const Error& error) {
+    if (error.code != "memory" || !opt.get("if_room", false)) throw;
+    return 0;
+  }
+  if (!any) fail("value", "limits: only = \"", only, "\": expected bandwidth, flops_f32 or flops_bf16");
   return 1;
 }
 

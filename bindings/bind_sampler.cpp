@@ -6,6 +6,7 @@
 #include "bindings/sampling.h"
 #include "engine/generate/logprobs.h"
 #include "engine/generate/sampler.h"
+#include "kernels/view_text.h"
 
 QENG_LUA_CLASS(qeng::TokenSampler, "Sampler")
 QENG_LUA_CLASS(const qeng::Tokenizer, "Tokenizer")

@@ -5,6 +5,7 @@
 #include "bindings/register.h"
 #include "bindings/runtime.h"
 #include "engine/autograd/functions.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 namespace {

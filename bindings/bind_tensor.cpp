@@ -10,6 +10,7 @@
 #include "engine/autograd/expression.h"
 #include "engine/stream/spilled_file.h"
 #include "kernels/interleave.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 namespace {

@@ -1,6 +1,7 @@
 // Tensor:view(): the values of a tensor in host memory, element by element, every index checked.
 #include "bindings/register.h"
 #include "bindings/runtime.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 namespace {

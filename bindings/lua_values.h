@@ -10,6 +10,7 @@
 
 #include "bindings/lua.h"
 #include "kernels/view.h"
+#include "kernels/view_text.h"
 
 namespace qeng::lua {
 

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "kernels/interleave.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/ops.h"
+#include "kernels/op.h"
 
 namespace qeng {
 
@@ -18,6 +18,7 @@ struct Limits {
   double flops_f32 = 0;
   double flops_bf16 = 0;
 };
+using Limit = double Limits::*;  // one of them, as &Limits::bandwidth
 
 // Operations that the device kept and runs again as one, with the addresses and scalars they were recorded with.
 class Recording {
@@ -102,9 +103,10 @@ class Backend {
   // Rows of logits for LmHeadLoss to hold at once: the more, the less often it reads the head's weight.
   virtual int head_chunk(int64_t tokens, int64_t vocab) const { return (void)tokens, (void)vocab, LmHeadLoss{}.chunk; }
 
-  // Measured on first use (about a second) and kept.
-  virtual const Limits& limits() = 0;
-  virtual size_t limits_memory() { return 0; }  // bytes that limits() will take meanwhile; none once they are known
+  // Measured on first use, each on its own (up to half a second), and kept.
+  virtual double limit(Limit which) = 0;
+  virtual size_t limit_memory(Limit) { return 0; }  // bytes that limit() will take meanwhile; none once it is known
+  Limits limits() { return {limit(&Limits::bandwidth), limit(&Limits::flops_f32), limit(&Limits::flops_bf16)}; }
 };
 
 // threads: 0 means the cores this process may use. isa: "" picks the best; "baseline", "avx2" or "avx512" forces one

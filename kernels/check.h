@@ -7,6 +7,7 @@
 
 #include "kernels/error.h"
 #include "kernels/interleave.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 

@@ -4,6 +4,7 @@
 
 #include "kernels/check.h"
 #include "kernels/ops/access.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 

@@ -4,7 +4,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/kv_pools.h"
-#include "kernels/ops.h"
+#include "kernels/op.h"
 
 namespace qeng {
 

@@ -1,6 +1,6 @@
 // The operations: each a plain value of non-owning views and scalars. The headers of kernels/ops are the table of
-// contents of what a backend can do. `Backend::run(op)` executes one; tape, program, profiler and conformance test are
-// lists of them.
+// contents of what a backend can do. `Backend::run(op)` executes one (an Op, op.h, which is any of them); tape, program,
+// profiler and conformance test are lists of them.
 //
 // Conventions. Views are dense and row-major. "float" views are f32 or bf16; unless an op says otherwise, all float
 // views of one op share a dtype, and sums accumulate in f32. `acc` on a gradient means dst += result instead of dst =
@@ -12,8 +12,6 @@
 // and may have   int64_t flops() const  what it must compute, from the shapes (without: nothing worth counting).
 // kernels/cost.cpp has those that do not move each view just once, or whose flops depend on values.
 #pragma once
-#include <variant>
-
 #include "kernels/ops/attention.h"
 #include "kernels/ops/delta.h"
 #include "kernels/ops/layers.h"
@@ -33,35 +31,5 @@ namespace qeng {
   QENG_LINEAR_OPERATIONS(OP) QENG_TENSOR_OPERATIONS(OP) QENG_LAYERS_OPERATIONS(OP) QENG_ATTENTION_OPERATIONS(OP) \
   QENG_DELTA_OPERATIONS(OP) QENG_TRAINING_OPERATIONS(OP) QENG_ONE_BIT_OPERATIONS(OP) QENG_STREAM_OPERATIONS(OP)
 // clang-format on
-
-#define QENG_ALTERNATIVE(Name) , Name
-template <class, class... Ops>  // the list puts a comma before each
-using OpOf = std::variant<Ops...>;
-using Op = OpOf<void QENG_OPERATIONS(QENG_ALTERNATIVE)>;
-#undef QENG_ALTERNATIVE
-
-inline const char* op_name(const Op& op) {
-  return std::visit([](const auto& o) { return o.name; }, op);
-}
-
-// Calls f(label, View&, Access) for each view of the op that is present.
-template <class F>
-void for_each_view(Op& op, F f) {
-  std::visit(
-      [&](auto& o) {
-        o.views([&](const char* label, View& view, Access access) {
-          if (view) f(label, view, access);
-        });
-      },
-      op);
-}
-// The same of an op that stays as it is: f(label, const View&, Access).
-template <class F>
-void for_each_view(const Op& op, F f) {
-  const auto read = [&](const char* label, const View& view, Access access) { f(label, view, access); };
-  for_each_view(const_cast<Op&>(op), read);
-}
-
-Cost cost(const Op& op);  // of views in host memory; kernels/backend.h has the form for any device
 
 }  // namespace qeng

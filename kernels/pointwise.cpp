@@ -4,6 +4,7 @@
 
 #include "kernels/check.h"
 #include "kernels/check_shapes.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 

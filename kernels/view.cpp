@@ -1,8 +1,7 @@
-#include "kernels/view.h"
-
 #include <cctype>
 
 #include "kernels/error.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 

@@ -4,8 +4,6 @@
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
-#include <iterator>
-#include <string>
 
 #include "kernels/dtype.h"
 
@@ -25,7 +23,7 @@ constexpr DTypeInfo kDTypes[] = {
     {"iq1_m", 256, 56},  {"tq1_0", 256, 54},  {"tq2_0", 256, 66},   {"q1_0", 128, 18},    {"q2_0", 64, 18},
     {"pq2_0", 128, 34},  {"ptq1_0", 128, 28}, {"int4", 32, 20},     {"one_bit", 32, 4},   {"ternary", 32, 8},
 };
-static_assert(std::size(kDTypes) == kDTypeCount);
+static_assert(sizeof kDTypes / sizeof *kDTypes == kDTypeCount);
 constexpr const DTypeInfo& dtype_info(DType dtype) { return kDTypes[static_cast<size_t>(dtype)]; }
 constexpr bool is_block(DType dtype) { return dtype_info(dtype).elements > 1; }
 
@@ -36,7 +34,6 @@ constexpr size_t dtype_bytes(DType dtype, int64_t elements) {
   return static_cast<size_t>(elements / dtype_info(dtype).elements) * static_cast<size_t>(dtype_info(dtype).bytes);
 }
 inline const char* dtype_name(DType dtype) { return dtype_info(dtype).name; }
-DType dtype_from_name(const std::string& name);  // in lower or upper case; throws Error("dtype")
 
 constexpr int kMaxRank = 4;  // [tokens, heads, head_dim] and one to spare
 
@@ -76,7 +73,5 @@ inline bool overlap(const View& a, const View& b) {
   const char *begin = a.as<char>(), *other = b.as<char>();
   return begin < other + b.bytes() && other < begin + a.bytes();
 }
-
-std::string shape_text(const View& view);  // "bf16 [512, 14, 64]"
 
 }  // namespace qeng

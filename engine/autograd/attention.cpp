@@ -1,4 +1,5 @@
 #include "engine/autograd/functions.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 

@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "engine/autograd/functions.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 namespace {

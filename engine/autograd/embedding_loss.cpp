@@ -2,6 +2,7 @@
 #include "engine/autograd/expression.h"
 #include "engine/autograd/functions.h"
 #include "kernels/lm_head.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 

@@ -1,5 +1,6 @@
 // What mixtures of experts are made of.
 #include "engine/autograd/functions.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 namespace {

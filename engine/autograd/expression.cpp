@@ -5,6 +5,7 @@
 
 #include "engine/autograd/expression_program.h"
 #include "engine/autograd/functions.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 namespace {

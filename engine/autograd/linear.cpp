@@ -4,6 +4,7 @@
 #include "engine/autograd/functions.h"
 #include "engine/autograd/learner.h"
 #include "kernels/check_shapes.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 

@@ -1,5 +1,6 @@
 // Products of matrices, many at a time.
 #include "engine/autograd/functions.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 namespace {

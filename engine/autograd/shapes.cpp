@@ -3,6 +3,7 @@
 
 #include "engine/autograd/expression.h"
 #include "engine/autograd/functions.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 namespace {

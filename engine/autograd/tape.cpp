@@ -1,6 +1,7 @@
 #include "engine/autograd/tape.h"
 
 #include "engine/autograd/expression.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 

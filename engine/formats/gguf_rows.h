@@ -8,6 +8,7 @@
 
 #include "kernels/error.h"
 #include "kernels/view.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 

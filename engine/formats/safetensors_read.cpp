@@ -8,6 +8,7 @@
 #include "engine/formats/safetensors.h"
 #include "engine/formats/safetensors_dtype.h"
 #include "kernels/error.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 namespace {

@@ -9,6 +9,7 @@
 #include "kernels/error.h"
 #include "kernels/math/bf16.h"
 #include "kernels/parallel.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 namespace {

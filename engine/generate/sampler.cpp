@@ -9,6 +9,7 @@
 #include "engine/generate/logprobs.h"
 #include "kernels/error.h"
 #include "kernels/math/philox.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 namespace {

@@ -35,7 +35,7 @@ double ideal_seconds(const Op& op, const Cost& needed, const Limits& limits) {
   return std::max(moving, rate > 0 ? needed.flops / rate : 0);
 }
 
-Profiler::Profiler(Device& device) : device_(device), limits_(*device.limits()) {}
+Profiler::Profiler(Device& device) : device_(device), limits_(device.limits()) {}
 
 bool Profiler::before(const Op&, const std::string&) {
   device_.backend().synchronize();

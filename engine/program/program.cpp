@@ -6,6 +6,7 @@
 
 #include "kernels/error.h"
 #include "kernels/lm_head.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 

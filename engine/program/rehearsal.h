@@ -38,7 +38,7 @@ class Rehearsal : public Backend {
   bool host_memory() const override { return host_memory_; }
   Memory memory() override { return {}; }
   int head_chunk(int64_t tokens, int64_t vocab) const override;
-  const Limits& limits() override { return limits_; }
+  double limit(Limit which) override { return limits_.*which; }
 
  private:
   const Backend& real_;

@@ -4,6 +4,7 @@
 
 #include "kernels/interleave.h"
 #include "kernels/parallel.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 namespace {

@@ -8,6 +8,7 @@
 #include "kernels/math/blocks/one_bit.h"
 #include "kernels/math/blocks/ternary.h"
 #include "kernels/parallel.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 namespace {

@@ -5,6 +5,7 @@
 
 #include "kernels/blocks.h"
 #include "kernels/parallel.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 

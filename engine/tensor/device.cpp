@@ -112,14 +112,9 @@ void Device::let_go(size_t bytes, const std::string& account) {
   accounts_[account].held -= bytes;
 }
 
-const Limits* Device::limits(bool if_room) {
-  try {
-    if (const size_t bytes = backend_->limits_memory()) make_room(bytes, "limits", "to measure the device");
-  } catch (const Error& error) {
-    if (!if_room || error.code != "memory") throw;
-    return nullptr;
-  }
-  return &backend_->limits();
+double Device::limit(Limit which) {
+  if (const size_t bytes = backend_->limit_memory(which)) make_room(bytes, "limits", "to measure the device");
+  return backend_->limit(which);
 }
 
 std::shared_ptr<Buffer> Device::allocate(size_t bytes, const std::string& account) {

@@ -91,9 +91,9 @@ class Device : public std::enable_shared_from_this<Device> {
   void set_reclaim(std::function<void(size_t bytes)> reclaim) { reclaim_ = std::move(reclaim); }
   // Called as the last thing before memory is refused, to let go of what nobody uses any more (the host's garbage).
   void set_collect(std::function<void()> collect) { collect_ = std::move(collect); }
-  // The backend's limits, measured in memory that the budget has: Error("memory") where it has too little, or with
-  // if_room null.
-  const Limits* limits(bool if_room = false);
+  // A limit of the backend, measured in memory that the budget has: Error("memory") where it has too little.
+  double limit(Limit which);
+  Limits limits() { return {limit(&Limits::bandwidth), limit(&Limits::flops_f32), limit(&Limits::flops_bf16)}; }
   // Operations on this memory are refused with Error("value", why) while the result lives: the device cannot reach it.
   std::shared_ptr<void> put_out_of_reach(const void* data, size_t bytes, const std::string& why);
   bool reclaims() const { return static_cast<bool>(reclaim_); }

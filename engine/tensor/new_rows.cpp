@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "engine/tensor/tensor.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 

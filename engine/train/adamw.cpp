@@ -1,6 +1,7 @@
 #include "engine/train/adamw.h"
 
 #include "kernels/math/adamw_codes.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 

@@ -1,6 +1,7 @@
 #include "engine/train/learner.h"
 
 #include "kernels/check_shapes.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 

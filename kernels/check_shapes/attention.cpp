@@ -1,6 +1,7 @@
 #include "kernels/check.h"
 #include "kernels/check_shapes.h"
 #include "kernels/kv_pools.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 

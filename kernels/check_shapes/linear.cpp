@@ -1,5 +1,6 @@
 #include "kernels/check_places.h"
 #include "kernels/check_shapes.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 

@@ -2,6 +2,7 @@
 #include "kernels/check_shapes.h"
 #include "kernels/lm_head.h"
 #include "kernels/math/adamw_codes.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 

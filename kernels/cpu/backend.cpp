@@ -56,10 +56,10 @@ class CpuBackend : public Backend {
     return rows;
   }
 
-  size_t limits_memory() override { return limits_.bandwidth == 0 ? kLimitsMemory : 0; }
-  const Limits& limits() override {
-    if (limits_.bandwidth == 0) limits_ = measure_limits(context_);
-    return limits_;
+  size_t limit_memory(Limit which) override { return limits_.*which == 0 ? cpu_limit_memory(which) : 0; }
+  double limit(Limit which) override {
+    if (limits_.*which == 0) limits_.*which = measure_limit(which, context_);
+    return limits_.*which;
   }
 
  private:

@@ -89,10 +89,9 @@ void decode_into(const View& stored, int64_t r, int64_t first, int64_t count, DT
 void* allocate_memory(size_t bytes);
 void release_memory(void* memory, size_t bytes);
 
-// Bytes/s of a copy and FLOP/s of matrix products with all the context's threads: the best of a few tries (limits.cpp).
-constexpr size_t kLimitsMemory = size_t{192}
-                                 << 20;  // two blocks of three times the last-level cache of a large desktop processor
-Limits measure_limits(CpuContext& context);
+// Bytes/s of a copy or FLOP/s of matrix products with all the context's threads: the best of a few tries (limits.cpp).
+double measure_limit(Limit which, CpuContext& context);
+size_t cpu_limit_memory(Limit which);  // bytes that it takes meanwhile
 
 #define QENG_RUN(Name) void run(const Name&, CpuContext&);
 QENG_OPERATIONS(QENG_RUN)

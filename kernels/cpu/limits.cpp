@@ -7,6 +7,10 @@ namespace qeng {
 
 namespace {
 
+// Two blocks of three times the last-level cache of a large desktop processor.
+constexpr size_t kCopyMemory = size_t{192} << 20;
+constexpr int64_t kSizes[] = {1024, 2048};  // of square matrices
+
 // Memory that is given back when the measurement ends.
 struct Buffer {
   void* data;
@@ -36,7 +40,7 @@ double best_seconds(int tries, double limit, Body&& body) {
 }
 
 double measure_copy(CpuContext& context) {
-  constexpr int64_t kBytes = kLimitsMemory / 2;
+  constexpr int64_t kBytes = kCopyMemory / 2;
   const Buffer from(kBytes), to(kBytes);
   std::memset(from.data, 1, kBytes);
   const double seconds = best_seconds(8, 0.25, [&] {
@@ -50,7 +54,7 @@ double measure_copy(CpuContext& context) {
 
 double measure_gemm(CpuContext& context, DType dtype) {
   double best = 0;
-  for (const int64_t size : {1024, 2048}) {
+  for (const int64_t size : kSizes) {
     const size_t bytes = static_cast<size_t>(size * size) * dtype_size(dtype);
     const Buffer a(bytes), b(bytes), c(bytes);
     std::memset(a.data, 0, bytes);  // zeros: no subnormals, and no slower nor faster than other numbers
@@ -60,15 +64,22 @@ double measure_gemm(CpuContext& context, DType dtype) {
     const double seconds = best_seconds(6, 0.12, [&] { multiply(shape, a.data, b.data, nullptr, c.data, context); });
     best = std::max(best,
                     2.0 * static_cast<double>(size) * static_cast<double>(size) * static_cast<double>(size) / seconds);
-    if (seconds > 0.05) break;  // a slow machine knows enough
+    if (seconds > 0.005) break;  // long enough for the threads to begin and end beside it
   }
   return best;
 }
 
 }  // namespace
 
-Limits measure_limits(CpuContext& context) {
-  return {measure_copy(context), measure_gemm(context, DType::f32), measure_gemm(context, DType::bf16)};
+double measure_limit(Limit which, CpuContext& context) {
+  if (which == &Limits::bandwidth) return measure_copy(context);
+  return measure_gemm(context, which == &Limits::flops_bf16 ? DType::bf16 : DType::f32);
+}
+
+size_t cpu_limit_memory(Limit which) {
+  if (which == &Limits::bandwidth) return kCopyMemory;
+  const size_t elements = static_cast<size_t>(kSizes[1] * kSizes[1]);
+  return 3 * elements * (which == &Limits::flops_bf16 ? 2 : 4);
 }
 
 }  // namespace qeng

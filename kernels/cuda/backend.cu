@@ -1,7 +1,12 @@
 // An NVIDIA GPU as a Backend: one stream in whose order everything happens, pinned staging for what comes from the
 // host, and graphs for what is recorded.
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
+#include <functional>
+#include <memory>
+#include <string>
 #include <utility>
 
 #include "kernels/cuda/cuda.h"
@@ -10,7 +15,9 @@
 #include "kernels/cuda/linear/cublaslt.h"
 #include "kernels/cuda/recorded.h"
 #include "kernels/cuda/side_copies.h"
+#include "kernels/error.h"
 #include "kernels/lm_head.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 
@@ -99,6 +106,27 @@ class CudaGraph : public Recording {
   std::vector<std::shared_ptr<TimeSpan>> spans_;  // its nodes record their events
 };
 
+// From the driver, once more when what the engine does not use is let go.
+class SpareOfDriver : public SpareMemory {
+ public:
+  void* allocate(size_t bytes, const char* doing) override {
+    void* memory = nullptr;
+    cudaError_t status = cudaMalloc(&memory, bytes);
+    if (status == cudaErrorMemoryAllocation && reclaim) {
+      cudaGetLastError();
+      reclaim();
+      status = cudaMalloc(&memory, bytes);
+    }
+    check_cuda(status, doing);
+    return memory;
+  }
+  void grows(size_t bytes) override {
+    if (on_scratch) on_scratch(bytes);
+  }
+  std::function<void()> reclaim;
+  std::function<void(size_t bytes)> on_scratch;
+};
+
 class CudaBackend : public Backend {
  public:
   explicit CudaBackend(int index) {
@@ -142,7 +170,7 @@ class CudaBackend : public Backend {
     cudaFree(context_.fault);
     cudaFree(context_.arrived);
     cudaFreeHost(seen_);
-    context_.cublas.reset();
+    delete context_.cublas;
     cudaStreamDestroy(context_.stream);
   }
 
@@ -256,10 +284,8 @@ class CudaBackend : public Backend {
     return memory;
   }
   void release(void* memory, size_t) override { cudaFree(memory); }
-  void set_reclaim(std::function<void()> reclaim) override { context_.reclaim = std::move(reclaim); }
-  void set_on_scratch(std::function<void(size_t)> grows) override {
-    for_scratch([&](CudaScratch& memory) { memory.set_on_grow(grows); });
-  }
+  void set_reclaim(std::function<void()> reclaim) override { spare_.reclaim = std::move(reclaim); }
+  void set_on_scratch(std::function<void(size_t)> grows) override { spare_.on_scratch = std::move(grows); }
 
   void upload(void* device, const void* host, size_t bytes) override {
     choose();
@@ -281,10 +307,10 @@ class CudaBackend : public Backend {
     return now;
   }
 
-  size_t limits_memory() override { return limits_.bandwidth == 0 ? kLimitsMemory : 0; }
-  const Limits& limits() override {
-    if (limits_.bandwidth == 0) limits_ = measure_limits(*this, context_);
-    return limits_;
+  size_t limit_memory(Limit which) override { return limits_.*which == 0 ? kLimitMemory : 0; }
+  double limit(Limit which) override {
+    if (limits_.*which == 0) limits_.*which = measure_limit(which, *this, context_);
+    return limits_.*which;
   }
 
  private:
@@ -348,7 +374,8 @@ class CudaBackend : public Backend {
     }
   }
 
-  CudaContext context_;
+  SpareOfDriver spare_;
+  CudaContext context_{spare_};
   Staging staging_;
   SideStream copies_;
   cudaStream_t side_ = nullptr;  // ahead()'s, with the point that its next call waits for and the end of the last one
@@ -406,10 +433,13 @@ void check_launch(CudaContext& context, const char* name, const void* kernel, di
   if (threads == 0 || threads > 1024 || grid.y > 65535 || grid.z > 65535 || shared > context.shared_limit)
     fail("internal", name, ": grid ", grid.x, "x", grid.y, "x", grid.z, ", ", threads, " threads and ", shared,
          " bytes of shared memory do not fit the device (", context.shared_limit, " bytes)");
-  if (shared > 48 * 1024 && context.prepared.insert(kernel).second)
-    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    static_cast<int>(context.shared_limit)),
-               name);
+  if (shared <= 48 * 1024) return;
+  const auto place = std::lower_bound(context.prepared.begin(), context.prepared.end(), kernel);
+  if (place != context.prepared.end() && *place == kernel) return;
+  context.prepared.insert(place, kernel);
+  check_cuda(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(context.shared_limit)),
+      name);
 }
 
 void load_kernel(const char* name, const void* kernel) {
@@ -421,18 +451,6 @@ void finish_launch(CudaContext& context, const char* name, cudaError_t status) {
   check_cuda(status, name);
   if (!context.synchronous || context.scratch.frozen()) return;
   check_cuda(cudaStreamSynchronize(context.stream), name);
-}
-
-void* allocate_device(size_t bytes, const Reclaim& reclaim, const char* doing) {
-  void* memory = nullptr;
-  cudaError_t status = cudaMalloc(&memory, bytes);
-  if (status == cudaErrorMemoryAllocation && reclaim) {
-    cudaGetLastError();
-    reclaim();
-    status = cudaMalloc(&memory, bytes);
-  }
-  check_cuda(status, doing);
-  return memory;
 }
 
 CudaScratch::~CudaScratch() {
@@ -448,8 +466,8 @@ void* CudaScratch::take(size_t bytes) {
       fail("internal", "cuda: an operation being recorded needs ", bytes,
            " bytes of scratch that its first run did not");
     const size_t rounded = (bytes + 65535) / 65536 * 65536;
-    if (grows_) grows_(rounded);
-    void* larger = allocate_device(rounded, reclaim_, "allocating scratch memory");
+    spare_.grows(rounded);
+    void* larger = spare_.allocate(rounded, "allocating scratch memory");
     if (block.memory) outgrown_.push_back(block.memory);
     block = {larger, rounded};
   }

@@ -2,6 +2,8 @@
 // a window of them in registers, so that each row is read once for all of its taps.
 #include "kernels/cuda/column_sums.h"
 #include "kernels/cuda/vector.h"
+#include "kernels/error.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 namespace {

@@ -2,33 +2,31 @@
 // of run per operation. Each is defined in kernels/cuda/NAME.cu, kernel first, launcher under it: shapes are checked
 // already (kernels/check_shapes.h); the launcher queues work, and never waits for the device.
 #pragma once
-#include <functional>
-#include <memory>
-#include <set>
 #include <tuple>
 #include <vector>
 
-#include "kernels/backend.h"
 #include "kernels/check_shapes.h"
 #include "kernels/cuda/device.h"
-#include "kernels/error.h"
-#include "kernels/ops.h"
 
 namespace qeng {
 
 // Throws Error("memory") for want of memory, Error("cuda") otherwise, with the runtime's words and `doing`.
 void check_cuda(cudaError_t status, const char* doing);
 
-// Memory of the device that belongs to no tensor. Before it is refused reclaim, where there is one, is called. Throws
-// Error("memory").
-using Reclaim = std::function<void()>;
-void* allocate_device(size_t bytes, const Reclaim& reclaim, const char* doing);
+// Where memory of the device that belongs to no tensor comes from: the backend.
+class SpareMemory {
+ public:
+  virtual ~SpareMemory() = default;
+  // Before it is refused, what lies idle is let go. Throws Error("memory").
+  virtual void* allocate(size_t bytes, const char* doing) = 0;
+  virtual void grows(size_t bytes) = 0;  // scratch is about to, and keeps it; may throw
+};
 
 // Temporary memory of one operation. Operations follow each other on one stream, so all share the same blocks. A block
 // that is too small is replaced by a larger one; the old one stays while a recorded graph may use it.
 class CudaScratch {
  public:
-  explicit CudaScratch(const Reclaim& reclaim) : reclaim_(reclaim) {}
+  explicit CudaScratch(SpareMemory& spare) : spare_(spare) {}
   ~CudaScratch();
   // 256-byte aligned, not cleared, valid for what this operation queues. Throws Error("memory").
   void* take(size_t bytes);
@@ -39,19 +37,17 @@ class CudaScratch {
   void reset() { used_ = 0; }
   void freeze(bool on) { frozen_ = on; }  // while recording: a block that would have to grow is an error
   bool frozen() const { return frozen_; }
-  void set_on_grow(std::function<void(size_t bytes)> grows) { grows_ = std::move(grows); }
 
  private:
   struct Block {
     void* memory = nullptr;
     size_t bytes = 0;
   };
-  const Reclaim& reclaim_;
+  SpareMemory& spare_;
   bool frozen_ = false;
   std::vector<Block> blocks_;    // the i-th take of an operation uses block i, which grows to the largest wish
   std::vector<void*> outgrown_;  // recorded graphs may hold their addresses
   size_t used_ = 0;
-  std::function<void(size_t bytes)> grows_;
 };
 
 class CublasLt;  // cublaslt.h
@@ -60,6 +56,8 @@ constexpr int kMostArrived = 4096;
 struct RecordedOps;  // recorded.h
 
 struct CudaContext {
+  explicit CudaContext(SpareMemory& memory_source) : spare(memory_source) {}
+
   int device = 0;
   int multiprocessors = 0;
   int capability = 0;       // 80, 86, 89, 90, ...
@@ -67,18 +65,18 @@ struct CudaContext {
   size_t memory = 0;        // bytes of the device
   cudaStream_t stream = nullptr;
   Fault* fault = nullptr;  // device memory, for kernels to report into
-  Reclaim reclaim;         // lets go of memory that lies idle
-  CudaScratch scratch{reclaim};
+  SpareMemory& spare;
+  CudaScratch scratch{spare};
   // Of recordings, whose operations hand things on (recorded.cu): x rounded for the next product, in turns; plans of
   // paged attention; and counters, 0 between kernels.
-  CudaScratch rounded[2]{CudaScratch(reclaim), CudaScratch(reclaim)}, plans{reclaim};
-  int* arrived = nullptr;            // [kMostArrived]
-  bool reserving = false;            // launches are left out, and their kernels loaded
-  RecordedOps* recorded = nullptr;   // while a recording is described: what is to be queued goes there
-  std::shared_ptr<CublasLt> cublas;  // null until the first product that wants it, and in the emulator
-  std::set<const void*> prepared;    // kernels whose shared memory limit is raised
-  bool ahead = false;                // kernels may begin before the one before them has ended (QENG_CUDA_AHEAD)
-  bool synchronous = false;          // QENG_CUDA_SYNC=1: wait for each kernel, so that an error names the right one
+  CudaScratch rounded[2]{CudaScratch(spare), CudaScratch(spare)}, plans{spare};
+  int* arrived = nullptr;             // [kMostArrived]
+  bool reserving = false;             // launches are left out, and their kernels loaded
+  RecordedOps* recorded = nullptr;    // while a recording is described: what is to be queued goes there
+  CublasLt* cublas = nullptr;         // opened by the first product that wants it, never in the emulator
+  std::vector<const void*> prepared;  // kernels whose shared memory limit is raised, sorted
+  bool ahead = false;                 // kernels may begin before the one before them has ended (QENG_CUDA_AHEAD)
+  bool synchronous = false;           // QENG_CUDA_SYNC=1: wait for each kernel, so that an error names the right one
 };
 
 // Configuration errors carry the kernel's name. Nothing is queued for an empty grid.

@@ -1,5 +1,7 @@
 // Dispatch, a warp for each row of y, and Combine, a thread for some neighbours of each row.
 #include "kernels/cuda/vector.h"
+#include "kernels/error.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 namespace {

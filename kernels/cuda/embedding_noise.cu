@@ -1,8 +1,10 @@
 // EmbeddingNoise. A block takes one row, so that its document is looked up once; the draws are those of dropout.cu.
 #include "kernels/cuda/vector.h"
+#include "kernels/error.h"
 #include "kernels/math/bf16.h"
 #include "kernels/math/embedding_noise.h"
 #include "kernels/math/philox.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 

@@ -1,5 +1,7 @@
 // Gather, a thread for each element of y, and ScatterAdd, whose sums are in order: a thread has one column of y, or a
 // part of it where that leaves too few of them, and reads all that goes there.
+#include <algorithm>
+
 #include "kernels/cuda/vector.h"
 
 namespace qeng {

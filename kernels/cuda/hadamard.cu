@@ -1,6 +1,9 @@
 // Walsh-Hadamard transforms of blocks, in shared memory: a thread block takes a tile of whole transforms, and a thread
 // does three levels of butterflies on eight values at a time in registers.
+#include <algorithm>
+
 #include "kernels/cuda/vector.h"
+#include "kernels/error.h"
 
 namespace qeng {
 

@@ -1,9 +1,13 @@
 // PulseGrad, Inertia, CountLevels, PackSigns, ClipToGrid. Words of 32 weights come about by votes: a warp reads 32
 // neighbouring floats, and lane i keeps the bits of its i-th word.
+#include <algorithm>
+
 #include "kernels/cuda/linear/gemm.h"
 #include "kernels/cuda/vector.h"
+#include "kernels/error.h"
 #include "kernels/math/inertia.h"
 #include "kernels/math/philox.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 

@@ -1,4 +1,6 @@
 // LayerNorm and its gradient. row_team.h says which threads take a row.
+#include <algorithm>
+
 #include "kernels/cuda/column_sums.h"
 #include "kernels/cuda/row_team.h"
 

@@ -71,21 +71,23 @@ double matmul_rate(Backend& backend, CudaContext& context, DType dtype, int64_t 
   return 2.0 * static_cast<double>(size) * static_cast<double>(size) * static_cast<double>(size) / seconds;
 }
 
-}  // namespace
-
-Limits measure_limits(Backend& backend, CudaContext& context) {
-  Limits limits;
-  const size_t bytes = kEmulated ? 4096 : std::min<size_t>(kLimitsMemory / 2, backend.memory().free / 16);
+double copy_rate(Backend& backend, CudaContext& context) {
+  const size_t bytes = kEmulated ? 4096 : std::min<size_t>(kLimitMemory / 2, backend.memory().free / 16);
   void *from = backend.allocate(bytes), *to = backend.allocate(bytes);
   const double seconds = fastest(context.stream, [&] {
     check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, context.stream), "measuring the device");
   });
-  limits.bandwidth = 2.0 * static_cast<double>(bytes) / seconds;
   backend.release(from, bytes);
   backend.release(to, bytes);
-  limits.flops_bf16 = matmul_rate(backend, context, DType::bf16, kEmulated ? 16 : 8192);
-  limits.flops_f32 = matmul_rate(backend, context, DType::f32, kEmulated ? 16 : 4096);
-  return limits;
+  return 2.0 * static_cast<double>(bytes) / seconds;
+}
+
+}  // namespace
+
+double measure_limit(Limit which, Backend& backend, CudaContext& context) {
+  if (which == &Limits::bandwidth) return copy_rate(backend, context);
+  if (which == &Limits::flops_bf16) return matmul_rate(backend, context, DType::bf16, kEmulated ? 16 : 8192);
+  return matmul_rate(backend, context, DType::f32, kEmulated ? 16 : 4096);
 }
 
 }  // namespace qeng

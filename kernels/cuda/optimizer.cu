@@ -1,8 +1,10 @@
 // SumSquares, ClipScale, AdamW. A list of tensors goes to a kernel as a table in its parameters, which a recorded graph
 // keeps; a block looks up whose elements it has, so that a step of hundreds of tensors is a handful of launches.
 #include "kernels/cuda/vector.h"
+#include "kernels/error.h"
 #include "kernels/math/adamw_codes.h"
 #include "kernels/math/adamw_step.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 

@@ -4,6 +4,8 @@
 // Without row functions and sums a thread takes elements of the space wherever they lie. Otherwise a block takes one
 // row after the other, whose registers lie in shared memory too, or where that is too small in the device's; each
 // thread then has the same columns throughout. Blocks of summed rows leave partial sums, which are added in order.
+#include <algorithm>
+
 #include "kernels/cuda/cuda.h"
 #include "kernels/math/bf16.h"
 #include "kernels/math/sincos.h"

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/cuda/cuda.h"
+#include "kernels/op.h"
 
 namespace qeng {
 

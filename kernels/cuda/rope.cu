@@ -1,5 +1,7 @@
 // Rotary positions. A block takes a few tokens: its threads compute the tokens' sines and cosines once, into shared
 // memory, then rotate all heads of x and x2, 16 bytes of each half of a head at a time, or 32 of neighbours.
+#include <algorithm>
+
 #include "kernels/cuda/turn.h"
 #include "kernels/cuda/vector.h"
 

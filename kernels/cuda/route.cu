@@ -1,7 +1,9 @@
 // Route: each expert counts the scores before its own, which is its place in the order, and a block for each expert puts
 // what chose it in order.
 #include "kernels/cuda/vector.h"
+#include "kernels/error.h"
 #include "kernels/math/sort_key.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 namespace {

@@ -1,7 +1,11 @@
 // ScaleColumns and its gradient. A thread keeps the factors of its columns in registers and goes down 128 rows, so that
 // each element costs one multiplication and no division finds its column; the sums are those of bias_grad.cu.
+#include <algorithm>
+
 #include "kernels/cuda/column_sums.h"
 #include "kernels/cuda/vector.h"
+#include "kernels/error.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 

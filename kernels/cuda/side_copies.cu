@@ -1,7 +1,9 @@
+#include <algorithm>
 #include <utility>
 
 #include "kernels/cuda/recorded.h"
 #include "kernels/cuda/side_copies.h"
+#include "kernels/error.h"
 
 namespace qeng {
 

@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/backend.h"
 #include "kernels/cuda/cuda.h"
 
 namespace qeng {

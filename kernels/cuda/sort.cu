@@ -1,6 +1,8 @@
 // Sort: a block orders a row of words (kernels/math/sort_key.h) by a bitonic network, in shared memory or, where a row
 // is long, in scratch. Where few of a long row are wanted, blocks order segments of it, and then segments of what was
 // first in those, until one is left.
+#include <algorithm>
+
 #include "kernels/cuda/vector.h"
 #include "kernels/math/sort_key.h"
 

@@ -5,6 +5,7 @@
 #include "kernels/error.h"
 #include "kernels/interleave.h"
 #include "kernels/math/bf16.h"
+#include "kernels/view_text.h"
 #include "tests/catch.h"
 #include "tests/conformance/runner.h"
 

@@ -7,6 +7,7 @@
 #include "kernels/backends.h"
 #include "kernels/cpu/isa/table.h"
 #include "kernels/error.h"
+#include "kernels/view_text.h"
 #include "tests/catch.h"
 
 namespace qeng::conformance {

@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "kernels/ops.h"
+#include "kernels/op.h"
 #include "tests/conformance/real.h"
 
 namespace qeng::conformance {

@@ -44,10 +44,10 @@ struct Worker {
   size_t size = 0;
 };
 
-struct Thread {
-  Worker* worker = nullptr;  // while it is under way
-  bool exited = false, waiting = false;
-  const char* what = nullptr;  // what it waits at
+struct alignas(64) Thread {
+  Worker* worker = nullptr;              // while it is under way
+  bool exited = false, waiting = false;  // waiting until it runs again, or is ready to
+  const char* what = nullptr;            // what it waits at
   Site site{};
   bool (*done)(const void*) = nullptr;  // of wait_until
   const void* state = nullptr;
@@ -128,6 +128,7 @@ std::string place(const Site& site) {
   return std::string(slash ? slash + 1 : file) + ":" + std::to_string(site.line());
 }
 bool same(const Site& a, const Site& b) {
+  if (std::memcmp(&a, &b, sizeof a) == 0) return true;  // the compiler's one description of the place
   return a.line() == b.line() && a.column() == b.column() &&
          (a.file_name() == b.file_name() || std::strcmp(a.file_name(), b.file_name()) == 0);
 }
@@ -137,7 +138,8 @@ std::string whereabouts(int t) {
   const Thread& other = block.thread[static_cast<size_t>(t)];
   const std::string who = "thread " + coordinates(t);
   if (other.exited) return who + " has exited";
-  if (other.waiting) return who + " waits at " + other.what + " (" + place(other.site) + ")";
+  const bool ready = block.warp[static_cast<size_t>(t / 32)].ready >> (t % 32) & 1;
+  if (other.waiting && !ready) return who + " waits at " + other.what + " (" + place(other.site) + ")";
   return who + " is elsewhere";
 }
 
@@ -153,12 +155,11 @@ void set_failure(const std::string& message) {
 }
 std::string at_place(const char* what, const Site& site) { return std::string(what) + " (" + place(site) + ")"; }
 
-void make_ready(int t) {
-  Thread& thread = block.thread[static_cast<size_t>(t)];
-  thread.waiting = false;
-  block.warp[static_cast<size_t>(t / 32)].ready |= 1u << (t % 32);
-  block.ready_warps |= 1u << (t / 32);
+void make_ready(size_t warp, uint32_t lanes) {
+  block.warp[warp].ready |= lanes;
+  block.ready_warps |= uint32_t{lanes != 0} << warp;
 }
+void make_ready(int t) { make_ready(static_cast<size_t>(t / 32), 1u << (t % 32)); }
 
 int pick_bit(uint32_t bits) {
   const int turn = static_cast<int>(random_bits() & 31);
@@ -348,6 +349,7 @@ void suspend(const char* what, const Site& site) {
   self->what = what, self->site = site;
   Thread* next = pick();
   if (next != self) go_to(next);
+  self->waiting = false;
   if (block.aborting) throw Abort{};
 }
 void wait(const char* what, const Site& site) {
@@ -458,7 +460,7 @@ void meet_warp(const char* what, uint32_t mask, void* slot, Complete complete, S
   if (meeting != &my_warp.meetings.back()) *meeting = my_warp.meetings.back();
   my_warp.meetings.pop_back();
   complete(slots.data());
-  for (uint32_t others = mask & ~bit; others; others &= others - 1) make_ready(first + std::countr_zero(others));
+  make_ready(static_cast<size_t>(t / 32), mask & ~bit);
 }
 
 void meet_warpgroup(const char* what, void* slot, Complete complete, Site site) {
@@ -480,8 +482,8 @@ void meet_warpgroup(const char* what, void* slot, Complete complete, Site site) 
   meeting.count = 0;
   const auto slots = meeting.slots;
   complete(slots.data());
-  for (int other = first; other < first + 128; ++other)
-    if (other != t) make_ready(other);
+  for (int w = first / 32; w < first / 32 + 4; ++w)
+    make_ready(static_cast<size_t>(w), w == t / 32 ? ~(1u << (t % 32)) : ~0u);
 }
 
 void wait_until(const char* what, bool (*done)(const void*), const void* state, Site site) {
@@ -552,8 +554,7 @@ int barrier(const char* what, int id, int count, bool wait_there, int value, Sit
   }
   my_barrier.arrived = 0;
   for (size_t other = 0; other * 32 < static_cast<size_t>(block.threads); ++other)
-    for (uint32_t lanes = my_barrier.waiting[other]; lanes; lanes &= lanes - 1)
-      make_ready(static_cast<int>(other) * 32 + std::countr_zero(lanes));
+    make_ready(other, my_barrier.waiting[other]);
   return my_barrier.result;
 }
 

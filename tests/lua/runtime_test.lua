@@ -13,6 +13,15 @@ local one, two = q.runtime { device = "cpu", threads = 1 }, q.runtime { device =
 local default = q.runtime()
 assert(one ~= two and default ~= one and default == q.runtime())
 
+-- ---- one limit of a device is measured without the others
+local rate = q.limits { only = "flops_f32" }
+assert(rate.flops_f32 > 1e8 and not rate.bandwidth and rate.flops_f32 == q.limits().flops_f32)
+fails("value", "expected bandwidth, flops_f32 or flops_bf16", q.limits, { only = "flops" })
+one:use(function()
+  local limit = two:use(q.limits, { only = "flops_bf16" })
+  assert(limit.flops_bf16 > 1e7)
+end)
+
 -- ---- where tensors are made, and where operations run
 local x = one:use(q.tensor, { { 1, 2 }, { 3, 4 } })
 assert(x:runtime() == one and (x + x):runtime() == one)

@@ -70,8 +70,10 @@ for i in $(seq 16); do
   ask -N -H 'x-api-key: one' "$url/v1/chat/completions" "${json[@]}" \
     -d "${chat/12/200}, \"ignore_eos\": true, \"stream\": true}" >"$work/stream$i" &
 done
-for _ in $(seq 100); do
-  [[ $(cat "$work"/stream* | grep -c '"content"') -lt 32 ]] || break
+# 32 tokens are there, and all have connected: 17 with who asks.
+for _ in $(seq 200); do
+  [[ $(cat "$work"/stream* | grep -c '"content"') -lt 32 ||
+    ! $(ask -H 'x-api-key: one' "$url/metrics") =~ qeng_connections\ 17 ]] || break
   sleep 0.05
 done
 end

@@ -36,9 +36,11 @@ expect "one document of it" 0 'text.txt: 1 records, ' "$QENG" "$recipe" --model 
 
 # ---- the same bits
 run --out "$work/a" || { fail "training"; cat "$work/log"; }
-run --out "$work/b" && [ "$(bits a)" = "$(bits b)" ] || fail "two runs differ"
-run --out "$work/c" --eager && [ "$(bits a)" = "$(bits c)" ] || fail "eager and captured differ"
-run --out "$work/d" --recompute && [ "$(bits a)" = "$(bits d)" ] || fail "recompute on and off differ"
+short=(--steps 100 --eval-every 40)
+run --out "$work/b" "${short[@]}" || { fail "training"; cat "$work/log"; }
+run --out "$work/again" "${short[@]}" && [ "$(bits again)" = "$(bits b)" ] || fail "two runs differ"
+run --out "$work/c" "${short[@]}" --eager && [ "$(bits b)" = "$(bits c)" ] || fail "eager and captured differ"
+run --out "$work/d" "${short[@]}" --recompute && [ "$(bits b)" = "$(bits d)" ] || fail "recompute on and off differ"
 [ "$(wc -l <"$work/a/metrics.jsonl")" = 700 ] || fail "metrics.jsonl has not one line a step"
 grep -q '<svg' "$work/a/report.html" || fail "report.html has no curve"
 grep -q 'Finished: step 700 of 700' "$work/a/report.html" || fail "report.html does not say that the run is over"

@@ -22,7 +22,7 @@ class Toy : public Backend {
   void upload(void* device, const void* host, size_t bytes) override { cpu_->upload(device, host, bytes); }
   void download(void* host, const void* device, size_t bytes) override { cpu_->download(host, device, bytes); }
   Memory memory() override { return cpu_->memory(); }
-  const Limits& limits() override { return cpu_->limits(); }
+  double limit(Limit which) override { return cpu_->limit(which); }
 
  private:
   int index_;

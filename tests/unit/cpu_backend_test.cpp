@@ -391,11 +391,14 @@ TEST_CASE("a head loss with no trained row is zero, and its gradient too") {
 
 TEST_CASE("the limits of the machine are measured once and are plausible") {
   const auto backend = make_cpu_backend();
-  const Limits& limits = backend->limits();
+  const Limits limits = backend->limits();
   CHECK(limits.bandwidth > 1e8);
   CHECK(limits.flops_f32 > 1e8);
   CHECK(limits.flops_bf16 > 1e7);  // emulated where the machine has no bf16 instructions
-  CHECK(&backend->limits() == &limits);
+  for (const Limit each : {&Limits::bandwidth, &Limits::flops_f32, &Limits::flops_bf16}) {
+    CHECK(backend->limit(each) == limits.*each);
+    CHECK(backend->limit_memory(each) == 0);
+  }
 }
 
 TEST_CASE("memory is aligned and usable to its last byte") {

@@ -10,6 +10,7 @@
 #include "engine/formats/gguf_types.h"
 #include "engine/tokenizer/vocabulary.h"
 #include "kernels/error.h"
+#include "kernels/view_text.h"
 #include "tests/catch.h"
 
 using namespace qeng;

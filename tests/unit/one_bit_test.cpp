@@ -11,6 +11,7 @@
 #include "engine/quantize/quantize.h"
 #include "kernels/backend.h"
 #include "kernels/interleave.h"
+#include "kernels/view_text.h"
 #include "tests/catch.h"
 
 using namespace qeng;

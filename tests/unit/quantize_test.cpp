@@ -9,6 +9,7 @@
 #include "kernels/blocks.h"
 #include "kernels/cpu/isa/table.h"
 #include "kernels/interleave.h"
+#include "kernels/view_text.h"
 #include "tests/catch.h"
 
 using namespace qeng;

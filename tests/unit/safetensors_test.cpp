@@ -11,6 +11,7 @@
 
 #include "engine/formats/safetensors_dtype.h"
 #include "kernels/error.h"
+#include "kernels/view_text.h"
 #include "tests/catch.h"
 
 using namespace qeng;

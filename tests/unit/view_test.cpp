@@ -1,5 +1,6 @@
 #include "kernels/view.h"
 
+#include "kernels/view_text.h"
 #include "tests/catch.h"
 
 using namespace qeng;

@@ -50,7 +50,7 @@ class OwnMemory : public Backend {
   void upload(void* device, const void* host, size_t bytes) override { std::memcpy(device, host, bytes); }
   void download(void* host, const void* device, size_t bytes) override { std::memcpy(host, device, bytes); }
   Memory memory() override { return host_->memory(); }
-  const Limits& limits() override { return host_->limits(); }
+  double limit(Limit which) override { return host_->limit(which); }
 
  private:
   std::unique_ptr<Backend> host_ = make_cpu_backend(1);

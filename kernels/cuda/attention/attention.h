@@ -16,6 +16,8 @@
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/ptx/ptx.h"
+#include "kernels/error.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 

@@ -3,6 +3,8 @@
 // block owns 16 rows of one side and walks over those of the other, 16 at a time, all in shared memory as f32; 8
 // threads share a row. As with tensor cores (attention_grad.cu), the gradients take a pass over the queries and one
 // over the keys.
+#include <algorithm>
+
 #include "kernels/cuda/attention/attention.h"
 
 namespace qeng {

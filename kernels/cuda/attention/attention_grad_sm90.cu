@@ -5,6 +5,8 @@
 // The key pass keeps keys and values in shared memory and walks over the queries that see them. It multiplies to
 // S^T = K Q^T and dP^T = V dO^T, so that P^T and dS^T come out as the fragments that dv += P^T dO and dk += dS^T Q
 // want. The query pass keeps queries and dO, walks over the keys they see, and adds dq += dS K.
+#include <algorithm>
+
 #include "kernels/cuda/attention/attention_sm90.h"
 
 namespace qeng {

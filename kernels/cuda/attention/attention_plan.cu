@@ -1,4 +1,6 @@
 // The plan of an attention kernel's tiles: one block, a counting sort by length.
+#include <algorithm>
+
 #include "kernels/cuda/attention/attention.h"
 
 namespace qeng {

@@ -4,9 +4,12 @@
 // from the last step to the first. A group starts the next step's scores and then this step's P V, and works on the
 // softmax of the next while P V runs; the two groups take turns at starting products, so that one's softmax falls into
 // the other's products. The fetching group goes on to the next item's tiles while the consumers finish this one's.
+#include <algorithm>
 #include <cstdlib>
+#include <string>
 
 #include "kernels/cuda/attention/attention_sm90.h"
+#include "kernels/error.h"
 
 namespace qeng {
 namespace {

@@ -2,7 +2,9 @@
 // words of a tile of values are shared by its 16 slots, whose rows may be stored at the same time, so bits are set by
 // atomics; no two rows have a bit in common.
 #include "kernels/cuda/attention/paged_sides.h"
+#include "kernels/error.h"
 #include "kernels/kv_pools.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 

@@ -1,5 +1,7 @@
 // HeadLinear: a thread block takes some tokens of a basis, a thread a column of the result for all of their rows.
 #include "kernels/cuda/vector.h"
+#include "kernels/error.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 

@@ -1,6 +1,9 @@
 // KvStore and CopyPages: what writes to a paged cache of keys and values.
+#include <algorithm>
+
 #include "kernels/cuda/attention/paged_sides.h"
 #include "kernels/cuda/vector.h"
+#include "kernels/error.h"
 
 namespace qeng {
 

@@ -1,5 +1,9 @@
+#include <algorithm>
+
 #include "kernels/cuda/attention/paged_rows.h"
+#include "kernels/error.h"
 #include "kernels/kv_pools.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 

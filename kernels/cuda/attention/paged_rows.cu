@@ -1,5 +1,7 @@
 // PagedAttention for keys and values that are stored in different ways, or coded, in f32: what paged_tiles.cu refuses. As
 // paged_attention.cu, a warp owns four of a tile's 16 rows; 32 keys, or their values, lie in shared memory at a time.
+#include <algorithm>
+
 #include "kernels/cuda/attention/paged_rows.h"
 #include "kernels/cuda/attention/paged_sides.h"
 

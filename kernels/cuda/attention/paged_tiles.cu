@@ -5,6 +5,8 @@
 //
 // Levels of keys and their queries are f16, the queries times a power of two of each row; levels of values and their
 // probabilities bf16. Keys that are rows are two bf16 each, values that are rows one.
+#include <algorithm>
+
 #include "kernels/cuda/attention/tile_worker.h"
 
 namespace qeng {

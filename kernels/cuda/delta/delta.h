@@ -9,6 +9,8 @@
 #pragma once
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/delta/delta_mma.h"
+#include "kernels/error.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 

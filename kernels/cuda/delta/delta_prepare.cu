@@ -1,6 +1,8 @@
 // What the kernels of the gated delta rule need of each chunk and no state changes: norms, sums of g, and the matrices P
 // and T (delta.h). A block takes a chunk and a key head, and the value heads that read it one after another. Half of its
 // warps have T, which comes of K K^T, the others P, of Q K^T.
+#include <algorithm>
+
 #include "kernels/cuda/delta/delta.h"
 
 namespace qeng {

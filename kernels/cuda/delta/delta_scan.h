@@ -6,6 +6,7 @@
 // for both.
 #pragma once
 #include "kernels/cuda/delta/delta.h"
+#include "kernels/error.h"
 
 namespace qeng {
 

@@ -6,6 +6,8 @@
 // k is there for what a row reads (beta Z) and for what it writes (the others). A row's sum of g multiplies what it
 // reads and divides what it writes, so that its gradient is <q, dq> + <k, beta z> - <k, the others>; the last row's has
 // also what the state that the chunk leaves owes to it.
+#include <algorithm>
+
 #include "kernels/cuda/delta/delta_grad.h"
 #include "kernels/cuda/delta/delta_wgmma.h"
 #include "kernels/cuda/vector.h"

@@ -2,6 +2,8 @@
 // (paged_delta_row.cu). The others go as in gated_delta.cu, but the triangular system is solved forward, 16 rows at a
 // time and one by one within them, so that rows may come at different times. How many sequences that is the device
 // knows, so their kernels have grids that fill it once, and each block takes its share.
+#include <algorithm>
+
 #include "kernels/cuda/delta/delta_pages.h"
 
 namespace qeng {

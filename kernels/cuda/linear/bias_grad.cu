@@ -2,6 +2,8 @@
 // partial sums, so the order of the sums follows from the shape, and what is written is 2 % of the bf16 that is read.
 #include "kernels/cuda/column_sums.h"
 #include "kernels/cuda/vector.h"
+#include "kernels/error.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 

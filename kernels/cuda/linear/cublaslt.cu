@@ -1,12 +1,14 @@
 #include <cstdlib>
+#include <string>
 
 #include "kernels/cuda/linear/cublaslt.h"
 #include "kernels/cuda/linear/cublaslt_files.h"
+#include "kernels/error.h"
 
 #ifdef QENG_EMULATED
 
 namespace qeng {
-std::shared_ptr<CublasLt> open_cublaslt(CudaContext&) {
+CublasLt* open_cublaslt(CudaContext&) {
   const char* named = std::getenv("QENG_CUBLASLT");
   if (named && *named) open_cublaslt_library([](void*) { return std::string(); });
   return nullptr;
@@ -22,6 +24,7 @@ std::shared_ptr<CublasLt> open_cublaslt(CudaContext&) {
 #include <compare>
 #include <cstdio>
 #include <map>
+#include <memory>
 
 namespace qeng {
 
@@ -222,7 +225,7 @@ class Opened : public CublasLt {
 
   void* workspace(const CudaContext& context) {
     void*& memory = workspaces_[context.stream];
-    if (!memory) memory = allocate_device(workspace_bytes_, context.reclaim, "allocating cuBLASLt's workspace");
+    if (!memory) memory = context.spare.allocate(workspace_bytes_, "allocating cuBLASLt's workspace");
     return memory;
   }
 
@@ -420,7 +423,7 @@ class Opened : public CublasLt {
 
 }  // namespace
 
-std::shared_ptr<CublasLt> open_cublaslt(CudaContext& context) { return std::make_shared<Opened>(context); }
+CublasLt* open_cublaslt(CudaContext& context) { return new Opened(context); }
 
 }  // namespace qeng
 

@@ -1,8 +1,14 @@
 // Dense matrix products by NVIDIA's cuBLASLt, which is opened at run time: libqeng_cuda.so loads without it.
 #pragma once
+#include <functional>
+#include <string>
+
 #include "kernels/cuda/linear/gemm.h"
 
 namespace qeng {
+
+// "[8192, 1536] x [8960, 1536]^T -> [8192, 8960], bf16 to f32, bias, added": for messages.
+std::string gemm_text(const CudaGemm& gemm);
 
 class CublasLt {
  public:
@@ -23,7 +29,7 @@ class CublasLt {
 };
 
 // Opens the library. Null in the emulator, where a wrong QENG_CUBLASLT is refused all the same. Throws
-// Error("unsupported") naming where the library was looked for and what to do.
-std::shared_ptr<CublasLt> open_cublaslt(CudaContext& context);
+// Error("unsupported") naming where the library was looked for and what to do. The backend's to delete.
+CublasLt* open_cublaslt(CudaContext& context);
 
 }  // namespace qeng

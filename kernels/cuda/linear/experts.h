@@ -2,6 +2,7 @@
 // can be made to its measure: blocks find their rows themselves.
 #pragma once
 #include "kernels/cuda/cuda.h"
+#include "kernels/error.h"
 
 namespace qeng {
 

@@ -22,9 +22,6 @@ struct CudaGemm {
 
 CudaGemm gemm_of(const Matmul& op);
 
-// "[8192, 1536] x [8960, 1536]^T -> [8192, 8960], bf16 to f32, bias, added": for messages.
-std::string gemm_text(const CudaGemm& gemm);
-
 // By cuBLASLt, or by kernels of our own: one row by a transposed matrix, what cuBLASLt has no algorithm for, and
 // everything in the emulator. A stored b is decoded into scratch memory, to type in, a panel of c's columns at a time.
 void run_gemm(const CudaGemm& gemm, CudaContext& context);

@@ -1,6 +1,10 @@
 // The matrix product that always works. cuBLASLt is many times faster in bf16; this is for what it refuses (odd
 // alignments), and for the emulator.
+#include <algorithm>
+
+#include "kernels/cuda/linear/cublaslt.h"
 #include "kernels/cuda/linear/simt_tile.h"
+#include "kernels/error.h"
 
 namespace qeng {
 

@@ -1,5 +1,7 @@
 // GroupedMatmul: tiles of one expert's rows each, by tensor cores or, where operands are f32 or not aligned, without.
 // Stored weights are decoded first, some experts at a time. Rows apart are in grouped_rows.cu.
+#include <algorithm>
+
 #include "kernels/cuda/linear/experts.h"
 #include "kernels/cuda/linear/grouped_rows.h"
 #include "kernels/cuda/linear/mma_tile.h"

@@ -2,6 +2,8 @@
 #include "kernels/cuda/linear/experts.h"
 #include "kernels/cuda/linear/mma_tile.h"
 #include "kernels/cuda/linear/simt_tile.h"
+#include "kernels/error.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 

@@ -3,6 +3,7 @@
 // by the host, also in a recorded graph; so the list may end with rows that are none. Those are 0, and what they add to
 // dw is too. It is padded, as on the CPU, also because a product of one row has a kernel of its own, with other sums.
 // Where all rows are trained gathering is in vain: it moves h and dh twice, 0.2 % of the time of a head of 1.5B.
+#include <algorithm>
 #include <cfloat>
 
 #include "kernels/cuda/linear/gemm.h"

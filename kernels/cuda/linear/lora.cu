@@ -1,6 +1,8 @@
 // The products of low-rank adapters, LoraDown, LoraDownGrad and LoraUpGrad, by mma.m16n8k16: the ranks are so few that the
 // time is that of reading x or dy, which is read once. Where operands are f32, not aligned or of high rank, these are
 // products one after another.
+#include <algorithm>
+
 #include "kernels/cuda/linear/gemm.h"
 #include "kernels/cuda/linear/tile_copy.h"
 #include "kernels/cuda/vector.h"

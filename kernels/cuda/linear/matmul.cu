@@ -1,10 +1,14 @@
 // Matmul, and which kernel makes a product. One row by a transposed matrix, as in decoding, reads every element of b
 // once, so it is a kernel of its own that reads b at the memory's speed; the rest is cuBLASLt's.
+#include <algorithm>
 #include <map>
+#include <set>
+#include <string>
 
 #include "kernels/cuda/linear/cublaslt.h"
 #include "kernels/cuda/linear/stored.h"
 #include "kernels/cuda/vector.h"
+#include "kernels/error.h"
 
 namespace qeng {
 

@@ -1,6 +1,7 @@
 // MatmulSum: by one kernel where that takes it and is the faster (matmul_sum_sm90.cu), else product after product, of which
 // each but the first adds to what is there.
 #include <algorithm>
+#include <string>
 
 #include "kernels/cuda/linear/cublaslt.h"
 #include "kernels/cuda/linear/matmul_sum.h"

@@ -1,6 +1,8 @@
 // MatmulSum of bf16 on Hopper, by wgmma and TMA: a tile of c keeps its sums in registers through all products, one chain of
 // depth, and is written once. The last warpgroup of a block fetches stages of both sides into a ring of shared memory, a
 // tile after another and without waiting for its end; each of the two before it multiplies 64 rows.
+#include <algorithm>
+
 #include "kernels/cuda/linear/matmul_sum.h"
 #include "kernels/cuda/ptx/ring.h"
 

@@ -6,10 +6,13 @@
 // of the next ones are under way while these are used. Each lane takes its part of a block (block_parts.h), the lanes of
 // a group of x add their exact integers, and sums of the products with the scales are f32, in the order of row_linear.h.
 // Lanes add by halves: with each exchange a lane keeps half of its values, so that in the end it has one.
+#include <algorithm>
+
 #include "kernels/cuda/linear/block_parts.h"
 #include "kernels/cuda/linear/grouped_rows.h"
 #include "kernels/cuda/linear/row_end.h"
 #include "kernels/cuda/ptx/ptx.h"
+#include "kernels/error.h"
 
 namespace qeng {
 

@@ -1,5 +1,7 @@
 // RowLinear, and GroupedMatmul apart, by bf16 weights and mma.m16n8k16, for all GPUs: each thread block makes a tile of y,
 // whose stages arrive in a ring of shared memory while others are multiplied.
+#include <algorithm>
+
 #include "kernels/cuda/linear/row_end.h"
 #include "kernels/cuda/linear/row_tensor.h"
 #include "kernels/cuda/linear/tile_copy.h"

@@ -1,6 +1,8 @@
 // RowLinear, and GroupedMatmul apart, by bf16 weights on Hopper: wgmma and TMA. The last warp of a block fetches stages of
 // weights and of x into a ring of shared memory, a tile of y after another and without waiting for its end; each
 // warpgroup before it multiplies 64 rows of the weight by the tile's rows of x.
+#include <algorithm>
+
 #include "kernels/cuda/linear/row_end.h"
 #include "kernels/cuda/linear/row_tensor.h"
 #include "kernels/cuda/ptx/ring.h"

@@ -1,6 +1,8 @@
 #include "kernels/cuda/linear/stored.h"
 #include "kernels/cuda/vector.h"
+#include "kernels/error.h"
 #include "kernels/math/blocks/with_block.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 

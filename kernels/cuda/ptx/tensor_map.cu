@@ -2,6 +2,8 @@
 // nothing links against the driver's library.
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/ptx/tensor_map.h"
+#include "kernels/error.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 

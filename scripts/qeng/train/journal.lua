@@ -39,8 +39,9 @@ function journal.open(run)
   local self = setmetatable({ run = run, about = about, show = show, live = report.live(out, show) }, Journal)
   self:back_to(state.row and state.step - 1 or state.step)
   self.board = opt.tensorboard and tensorboard.open(out .. "/tensorboard", metrics.read(out .. "/metrics.jsonl"))
-  local limits = q.limits { if_room = true }  -- nil: measuring would break the budget, and steps have no such share
-  self.peak = limits and limits[run.model.dtype == "bf16" and "flops_bf16" or "flops_f32"]
+  local name = run.model.dtype == "bf16" and "flops_bf16" or "flops_f32"
+  local limits = q.limits { if_room = true, only = name }  -- nil: measuring would break the budget; no share then
+  self.peak = limits and limits[name]
   return self
 end
 
