@@ -97,6 +97,7 @@ inline void cp_async_16(void* shared, const void* global, uint32_t bytes = 16,
 inline void cp_async_whole(uint32_t shared, const void* global, emulator::Site site = emulator::Site::current()) {
   cp_async_16(emulator::shared_pointer("cp.async", shared, 16, 16, site), global, 16, site);
 }
+inline int thread_anew() { return static_cast<int>(threadIdx.x); }
 inline void cp_async_commit() {
   auto& queue = emulator::per_thread<emulator::CopyQueue>();
   queue.groups.push_back(queue.copies.size());

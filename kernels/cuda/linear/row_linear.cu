@@ -1,6 +1,8 @@
 // RowLinear: which weights share a launch, and the rounding of x for block formats.
 #include "kernels/cuda/linear/row_end.h"
 #include "kernels/cuda/vector.h"
+#include "kernels/error.h"
+#include "kernels/view_text.h"
 
 namespace qeng {
 
@@ -34,12 +36,14 @@ __global__ void __launch_bounds__(kThreads)
 
 RoundedRows take_rounded(CudaScratch& memory, int64_t rows, int64_t k, Rounding how) {
   RoundedRows rounded{how};
-  rounded.scales = memory.take<float>(rows * k / kScaleStep);
+  // Behind the last row there is room to the end of a span, for those who read whole ones (row_tiles.cu).
+  rounded.scales = memory.take<float>(rows * k / kScaleStep + kSpan / kScaleStep);
   if (how.planes) {
     const int64_t spans = rows * ceil_div(k, kSpan);
     rounded.planes = memory.take<uint8_t>(spans * kPlanes * kSpanBytes), rounded.totals = memory.take<int>(spans);
   } else {
-    rounded.codes = memory.take<int8_t>(rows * k), rounded.sums = memory.take<int>(rows * k / kSumStep);
+    rounded.codes = memory.take<int8_t>(rows * k + kSpan);
+    rounded.sums = memory.take<int>(rows * k / kSumStep + kSpan / kSumStep);
   }
   return rounded;
 }

@@ -77,6 +77,12 @@ __device__ inline void cp_async_whole(uint32_t shared, const void* global) {
 }
 // Closes this thread's group of copies (an empty one is legal); waits until at most `pending` of its newest are under
 // way. Other threads see the data after a barrier that follows the wait.
+// threadIdx.x, read here: what is derived from it before a loop would stay in registers all through.
+__device__ inline int thread_anew() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
 __device__ inline void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int pending>
 __device__ inline void cp_async_wait() {
