@@ -1,6 +1,7 @@
 // The warp's matrix instructions, with the layouts that kernels/cuda/ptx/ptx.h writes down. Never sanitized and always
 // optimized: emulated kernels spend most of their time here.
 #include <bit>
+#include <cmath>
 
 #include "tests/emulator/ptx_emulated.h"
 
@@ -98,6 +99,35 @@ void multiply_matrices(MatrixMultiply& slot, Site site) {
           const int g = lane / 4, t = lane % 4;
           for (int i = 0; i < 4; ++i) slots[lane]->c[i] = c[8 * (i / 2) + g][2 * t + i % 2];
         }
+      },
+      site);
+}
+
+void multiply_floats(FloatMultiply& slot, Site site) {
+  for (int i = 0; i < 6; ++i) {
+    const float each = i < 4 ? slot.a[i] : slot.b[i - 4];
+    if (std::isfinite(each) && std::bit_cast<uint32_t>(each) & 0x1fffu)
+      fail("mma.tf32", "an operand, " + std::to_string(each) + ", has more bits than TF32, which cuts them off", site);
+  }
+  meet_warp(
+      "mma.tf32", ~0u, slot,
+      [](FloatMultiply* const* slots) {
+        float a[16][16] = {}, b[16][8] = {};  // of k 8 .. 15 there is nothing
+        for (int lane = 0; lane < 32; ++lane)
+          for (int upper = 0; upper < 2; ++upper) {
+            const int g = lane / 4, k = lane % 4 + 4 * upper;
+            a[g][k] = slots[lane]->a[2 * upper], a[g + 8][k] = slots[lane]->a[2 * upper + 1];
+            b[k][g] = slots[lane]->b[upper];
+          }
+        for (int lane = 0; lane < 32; ++lane)
+          for (int i = 0; i < 4; ++i) {
+            const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+            float& c = slots[lane]->c[i];
+            if (device_rounding())
+              c = tensor_sum(c, a[row], &b[0][column], 8);
+            else
+              for (int k = 0; k < 8; ++k) c += a[row][k] * b[k][column];
+          }
       },
       site);
 }

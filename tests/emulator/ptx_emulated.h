@@ -52,7 +52,13 @@ struct MatrixMultiply {
   uint32_t b0, b1;
   bool half;  // IEEE half instead of bf16
 };
+struct FloatMultiply {
+  float* c;
+  const float* a;
+  float b[2];
+};
 void multiply_matrices(MatrixMultiply& slot, Site site);
+void multiply_floats(FloatMultiply& slot, Site site);  // fails where an operand has more bits than TF32
 
 }  // namespace emulator
 
@@ -125,6 +131,12 @@ inline void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t
                     emulator::Site site = emulator::Site::current()) {
   emulator::MatrixMultiply slot{c, a, b0, b1, true};
   emulator::multiply_matrices(slot, site);
+}
+
+inline void mma_tf32(float (&c)[4], const float (&a)[4], float b0, float b1,
+                     emulator::Site site = emulator::Site::current()) {
+  emulator::FloatMultiply slot{c, a, {b0, b1}};
+  emulator::multiply_floats(slot, site);
 }
 
 inline void begin_ahead() { emulator::begin_ahead(); }

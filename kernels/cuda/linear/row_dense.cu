@@ -1,5 +1,5 @@
 // RowLinear, and GroupedMatmul apart, by f32, bf16 and f16 weights, in f32; x is rounded to bf16 where the weight is bf16.
-// Products by bf16 that tensor cores can take are theirs (row_tensor.h).
+// Products of bf16 and f16 weights that tensor cores can take are theirs (row_tensor.h).
 #include "kernels/cuda/linear/grouped_rows.h"
 #include "kernels/cuda/linear/row_tensor.h"
 
@@ -143,7 +143,7 @@ bf16* copied_in_bf16(const RowProducts& p, CudaContext& context) {
 }  // namespace
 
 bool suits_tensor_cores(const RowProducts& p, DType dtype) {
-  bool suits = dtype == DType::bf16 && p.k % 8 == 0;
+  bool suits = (dtype == DType::bf16 || (dtype == DType::f16 && !p.x_f32)) && p.k % 8 == 0;
   for (int i = 0; i < p.count; ++i) suits = suits && aligned(p.weight[i].w, 16);
   return suits;
 }
@@ -152,8 +152,8 @@ void dense_products(const char* name, const RowProducts& p, const RowEnd& end, D
   if (suits_tensor_cores(p, dtype)) {
     RowProducts bf16_rows = p;
     if (p.x_f32 || !aligned(p.x, 16)) bf16_rows.x = copied_in_bf16(p, context);
-    return suits_row_wgmma(p, context) ? row_wgmma(name, bf16_rows, end, context)
-                                       : row_mma(name, bf16_rows, end, context);
+    return dtype == DType::bf16 && suits_row_wgmma(p, context) ? row_wgmma(name, bf16_rows, end, context)
+                                                               : row_mma(name, bf16_rows, dtype, end, context);
   }
   for_types(dtype, p.x_f32, [&](auto* w, auto* x) {
     launch_dense<std::remove_pointer_t<decltype(w)>, std::remove_pointer_t<decltype(x)>>(name, p, context);
@@ -161,7 +161,7 @@ void dense_products(const char* name, const RowProducts& p, const RowEnd& end, D
 }
 
 void grouped_dense(const char* name, const GroupedProducts& g, DType dtype, CudaContext& context) {
-  if (suits_tensor_cores(g.p, dtype)) {
+  if (dtype == DType::bf16 && suits_tensor_cores(g.p, dtype)) {
     GroupedProducts bf16_rows = g;
     if (g.p.x_f32 || !aligned(g.p.x, 16)) bf16_rows.p.x = copied_in_bf16(g.p, context);
     return suits_row_wgmma(g.p, context) ? row_wgmma(name, bf16_rows, context) : row_mma(name, bf16_rows, context);

@@ -1,5 +1,6 @@
 // RowLinear, and GroupedMatmul apart, by bf16 weights and mma.m16n8k16, for all GPUs: each thread block makes a tile of y,
-// whose stages arrive in a ring of shared memory while others are multiplied.
+// whose stages arrive in a ring of shared memory while others are multiplied. RowLinear by f16 weights as well, whose
+// products with bf16 are exact in TF32, at half the rate.
 #include <algorithm>
 
 #include "kernels/cuda/linear/row_end.h"
@@ -41,7 +42,40 @@ struct MmaTile {
   }
 };
 
-template <class Products, int kWeights, int kRows, int kDown, int kAcross, int kStages>
+// Adds products of 16 kHigh rows of a weight and 16 kWide of x, 16 k of each. w, x: give tile i's matrices to ldmatrix.
+template <class W, int kHigh, int kWide, class OfW, class OfX>
+__device__ __forceinline__ void add_products(float (&sums)[kHigh][2 * kWide][4], OfW w, OfX x) {
+  constexpr bool kHalf = std::is_same_v<W, f16>;
+  uint32_t left[kHigh][4];
+  float half_left[kHalf ? kHigh : 1][2][4];  // of the first and of the last 8 k: the even ones of those, and the odd
+#pragma unroll
+  for (int i = 0; i < kHigh; ++i) {
+    ptx::ldmatrix_x4(left[i], w(i));
+    if constexpr (kHalf)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        ptx::unpack_f16(left[i][e], half_left[i][e / 2][e % 2], half_left[i][e / 2][e % 2 + 2]);
+  }
+#pragma unroll
+  for (int n = 0; n < kWide; ++n) {
+    uint32_t right[4];
+    ptx::ldmatrix_x4(right, x(n));
+#pragma unroll
+    for (int i = 0; i < kHigh; ++i)
+#pragma unroll
+      for (int e = 0; e < 2; ++e)
+        if constexpr (kHalf) {
+#pragma unroll
+          for (int k = 0; k < 2; ++k)
+            ptx::mma_tf32(sums[i][2 * n + e], half_left[i][k], __uint_as_float(right[e + 2 * k] << 16),
+                          __uint_as_float(right[e + 2 * k] & 0xffff0000u));
+        } else {
+          ptx::mma_bf16(sums[i][2 * n + e], left[i], right[e], right[e + 2]);
+        }
+  }
+}
+
+template <class W, class Products, int kWeights, int kRows, int kDown, int kAcross, int kStages>
 __global__ void __launch_bounds__(kDown* kAcross* kWarp, kBlocksAtOnce<kDown * kAcross>)
     row_mma_kernel(const __grid_constant__ Products products, int64_t across, const __grid_constant__ RowEnd end) {
   using T = MmaTile<kWeights, kRows, kDown, kAcross, kStages>;
@@ -74,21 +108,10 @@ __global__ void __launch_bounds__(kDown* kAcross* kWarp, kBlocksAtOnce<kDown * k
     fetch(k + (kStages - 1) * kTensorDepth, stage == 0 ? kStages - 1 : stage - 1);
     const char *w = shared + stage * T::kStage, *x = w + T::Weights::kBytes;
 #pragma unroll
-    for (int d = 0; d < kTensorDepth / 16; ++d) {
-      uint32_t left[T::kHigh][4];
-#pragma unroll
-      for (int i = 0; i < T::kHigh; ++i) ptx::ldmatrix_x4(left[i], w + T::Weights::moved(lane_w, down + 16 * i, 2 * d));
-#pragma unroll
-      for (int n = 0; n < T::kWide; ++n) {
-        uint32_t right[4];
-        ptx::ldmatrix_x4(right, x + T::Rows::moved(lane_x, over + 16 * n, 2 * d));
-#pragma unroll
-        for (int i = 0; i < T::kHigh; ++i) {
-          ptx::mma_bf16(sums[i][2 * n], left[i], right[0], right[2]);
-          ptx::mma_bf16(sums[i][2 * n + 1], left[i], right[1], right[3]);
-        }
-      }
-    }
+    for (int d = 0; d < kTensorDepth / 16; ++d)
+      add_products<W, T::kHigh, T::kWide>(
+          sums, [&](int i) { return w + T::Weights::moved(lane_w, down + 16 * i, 2 * d); },
+          [&](int n) { return x + T::Rows::moved(lane_x, over + 16 * n, 2 * d); });
   }
   ptx::cp_async_wait<0>();
   __syncthreads();  // the ring has been read by all, and nothing arrives any more
@@ -108,34 +131,37 @@ __global__ void __launch_bounds__(kDown* kAcross* kWarp, kBlocksAtOnce<kDown * k
       end_rows<T::kThreads>(end, tile.weight.number, tile.first_j, kWeights, shared + T::kRing);
 }
 
-template <int kWeights, int kRows, int kDown, int kAcross, int kStages, class Products>
+template <class W, int kWeights, int kRows, int kDown, int kAcross, int kStages, class Products>
 void queue(const char* name, const Products& products, const RowEnd& end, CudaContext& context) {
   using T = MmaTile<kWeights, kRows, kDown, kAcross, kStages>;
   using Tiles = RowTiles<kWeights, kRows>;
-  QENG_LAUNCH(context, (row_mma_kernel<Products, kWeights, kRows, kDown, kAcross, kStages>),
+  QENG_LAUNCH(context, (row_mma_kernel<W, Products, kWeights, kRows, kDown, kAcross, kStages>),
               dim3(static_cast<unsigned>(Tiles::count(name, products))), dim3(T::kThreads), T::kShared, products,
               Tiles::across(products), end);
 }
 
 // Few rows: small blocks, of which several share a multiprocessor, so that the memory is kept busy; 5 stages of 6 KB.
 // Many: 16 products of a warp for 6 reads of shared memory, and three stages, the most that 99 KB hold.
-template <class Products>
+template <class W, class Products>
 void by_rows(const char* name, const Products& products, const RowEnd& end, int64_t rows, CudaContext& context) {
   if (rows <= kFewRows)
-    queue<32, kFewRows, 2, 1, 5>(name, products, end, context);
+    queue<W, 32, kFewRows, 2, 1, 5>(name, products, end, context);
   else if (rows <= 64)
-    queue<64, 64, 4, 1, 4>(name, products, end, context);
+    queue<W, 64, 64, 4, 1, 4>(name, products, end, context);
   else
-    queue<128, 128, 4, 2, 3>(name, products, end, context);
+    queue<W, 128, 128, 4, 2, 3>(name, products, end, context);
 }
 
 }  // namespace
 
-void row_mma(const char* name, const RowProducts& p, const RowEnd& end, CudaContext& context) {
-  by_rows(name, p, end, p.rows, context);
+void row_mma(const char* name, const RowProducts& p, DType dtype, const RowEnd& end, CudaContext& context) {
+  if (dtype == DType::f16)
+    by_rows<f16>(name, p, end, p.rows, context);
+  else
+    by_rows<bf16>(name, p, end, p.rows, context);
 }
 void row_mma(const char* name, const GroupedProducts& g, CudaContext& context) {
-  by_rows(name, g, RowEnd(), rows_of_expert(g.experts), context);
+  by_rows<bf16>(name, g, RowEnd(), rows_of_expert(g.experts), context);
 }
 
 }  // namespace qeng

@@ -123,11 +123,11 @@ __device__ inline void write_sums(const RowProducts& p, const RowTile& tile, con
 constexpr int sum_pitch(int columns) { return columns + 4; }
 static_assert(sum_pitch(32) % 16 == 4 && sum_pitch(64) % 16 == 4 && sum_pitch(128) % 16 == 4);
 
-// Whether tensor cores take the products: bf16 weights whose rows lie at multiples of 16 bytes. Nothing else counts, so
-// that all rows of all batches go one way.
+// Whether tensor cores take the products: weights in bf16, or in f16 by an x in bf16, whose rows lie at multiples of 16
+// bytes. Nothing else counts, so that all rows of all batches go one way.
 bool suits_tensor_cores(const RowProducts& p, DType dtype);
-// x: [rows, k] bf16 at a multiple of 16 bytes.
-void row_mma(const char* name, const RowProducts& p, const RowEnd& end, CudaContext& context);
+// x: [rows, k] bf16 at a multiple of 16 bytes. dtype: of the weights, bf16 if it is not said.
+void row_mma(const char* name, const RowProducts& p, DType dtype, const RowEnd& end, CudaContext& context);
 void row_mma(const char* name, const GroupedProducts& g, CudaContext& context);
 bool suits_row_wgmma(const RowProducts& p, const CudaContext& context);
 void row_wgmma(const char* name, const RowProducts& p, const RowEnd& end, CudaContext& context);

@@ -122,6 +122,18 @@ __device__ inline void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// c += a b, a: 16 x 8, b: 8 x 8, floats of at most 11 bits each (TF32), as bf16 and f16 are: products are exact.
+// Fragments (g = lane / 4, t = lane % 4): a[0]: row g, k t   a[1]: row g + 8   a[2], a[3]: the same at k t + 4
+// b0: k t, column g   b1: k t + 4   c: as of the others
+__device__ inline void mma_tf32(float (&c)[4], const float (&a)[4], float b0, float b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])),
+        "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)));
+}
+
 // First in a kernel that is launched ahead (QENG_LAUNCH_AHEAD in cuda.h), which may begin while the one before still
 // runs: returns once that has ended and what it wrote is seen, and lets the next one begin. By all threads, before they
 // touch memory that operations write.
