@@ -1,7 +1,7 @@
-// What the kernels of RowLinear share: bf16 and f16 weights by tensor cores (row_tensor.h), other floats (row_dense.cu), block
-// formats for few rows of x (row_blocks.cu, row_bits.cu) and for many (row_tiles.cu). The weight, which is what takes
-// time, is read once for as many rows of x as a kernel has at a time. How a row of x is summed does not depend on how
-// many there are: each operation on floats is written so that it is rounded as it stands.
+// What the kernels of RowLinear share: bf16 and f16 weights by tensor cores (row_tensor.h), other floats (row_dense.cu),
+// block formats for few rows of x (row_blocks.cu, row_bits.cu) and for many (row_tiles.cu). The weight, which is what
+// takes time, is read once for as many rows of x as a kernel has at a time. How a row of x is summed does not depend on
+// how many there are: each operation on floats is written so that it is rounded as it stands.
 #pragma once
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/ptx/ptx.h"
