@@ -17,6 +17,9 @@ assert(one ~= two and default ~= one and default == q.runtime())
 local rate = q.limits { only = "flops_f32" }
 assert(rate.flops_f32 > 1e8 and not rate.bandwidth and rate.flops_f32 == q.limits().flops_f32)
 fails("value", "expected bandwidth, flops_f32 or flops_bf16", q.limits, { only = "flops" })
+local small = q.runtime { device = "cpu", threads = 1, budget = 1e6 }
+assert(small:use(q.limits, { if_room = true, only = "flops_f32" }) == nil)
+fails("memory", "limits %(to measure the device%)", small.use, small, q.limits)
 one:use(function()
   local limit = two:use(q.limits, { only = "flops_bf16" })
   assert(limit.flops_bf16 > 1e7)

@@ -47,15 +47,6 @@ __device__ inline int vector_offset(const void* from) {
 }
 constexpr int vector_room(int bytes) { return (bytes + 15 + 15) / 16 * 16; }
 
-// Starts such a copy to `to`, which has vector_room(bytes); the lanes of a warp share the work. Ends with
-// ptx::cp_async_wait.
-__device__ inline void copy_vectors(char* to, const void* from, int bytes) {
-  const int begin = vector_offset(from), end = begin + bytes;
-  const char* vectors = static_cast<const char*>(from) - begin;
-  for (int i = static_cast<int>(threadIdx.x) % kWarp * 16; i < end; i += kWarp * 16)
-    ptx::cp_async_16(to + i, vectors + i, static_cast<uint32_t>(min(16, end - i)));
-}
-
 // The row of which weight a warp makes: j is counted over all weights of the launch.
 __device__ inline const RowWeight& weight_of(const RowProducts& p, int64_t& j) {
   int i = 0;

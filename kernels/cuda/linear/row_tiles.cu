@@ -16,10 +16,11 @@ namespace {
 
 constexpr int kTileX = 128, kTileW = 32;  // rows
 constexpr int kWarps = kTileX / 16, kThreads = kWarps * kWarp;
-constexpr int kColumns = kTileW / 8;      // products of 8 columns
-constexpr int kSteps = kSpan / 32;        // products of a span, one after another
-constexpr int kPitch = kSpan + 16;        // bytes: rows four banks apart
-constexpr int kLow = 7, kMost = 1 << 14;  // of a code times a factor: bits of its low part; more than its size
+constexpr int kColumns = kTileW / 8;  // products of 8 columns
+constexpr int kSteps = kSpan / 32;    // products of a span, one after another
+constexpr int kPitch = kSpan + 16;    // bytes: rows four banks apart
+constexpr int kLow = 7;               // bits of the low part of a code times a factor
+constexpr int kMost = 1 << 14;  // more than such a product: -128 .. 127 by -32 .. 63, or Q6_K's -32 .. 31 by a byte
 
 template <class Block>
 struct Tile {
