@@ -236,6 +236,28 @@ Op lora_up_grad(Operands& o, int64_t t, int64_t n) {
                     .db = o.empty(kFull, {n, kRank})};
 }
 
+// To E4M3, as a matrix lies and turned; and products of such numbers, for y or for the weight's gradient.
+Op fp8_round(Operands& o, int64_t rows, int64_t columns) {
+  return Fp8Round{.x = o.random(kHalf, {rows, columns}),
+                  .y = o.empty(DType::u8, {rows, columns}),
+                  .yt = o.empty(DType::u8, {columns, rows}),
+                  .scale = o.empty(kFull, {1})};
+}
+Op fp8_product(Operands& o, int64_t m, int64_t n, int64_t k, bool gradient) {
+  const auto rounded = [&](int64_t rows) {
+    Fp8Round op{.x = o.random(kHalf, {rows, k}), .y = o.empty(DType::u8, {rows, k}), .scale = o.empty(kFull, {1})};
+    o.backend().run(op);
+    return op;
+  };
+  const Fp8Round a = rounded(m), b = rounded(n);
+  return Fp8Matmul{.a = a.y,
+                   .b = b.y,
+                   .scale_a = a.scale,
+                   .scale_b = b.scale,
+                   .bias = {},
+                   .c = o.empty(gradient ? kFull : kHalf, {m, n})};
+}
+
 Op lm_head(Operands& o, const Model& m, int64_t t, bool full, bool prompts) {
   constexpr int64_t kPrompt = 256;
   LmHeadLoss op;
@@ -726,6 +748,11 @@ std::vector<Case> cases(const Model& m, int64_t t) {
       {"lora_down down", [=](Operands& o) { return lora_down(o, t, wide, 1, false); }, ""},
       {"lora_down_grad q k v", [=](Operands& o) { return lora_down(o, t, hidden, 3, true); }, ""},
       {"lora_up_grad up", [=](Operands& o) { return lora_up_grad(o, t, wide); }, ""},
+      {"fp8_round x", [=](Operands& o) { return fp8_round(o, t, hidden); }, ""},
+      {"fp8_round dy of up", [=](Operands& o) { return fp8_round(o, t, wide); }, ""},
+      {"fp8_matmul up, y", [=](Operands& o) { return fp8_product(o, t, wide, hidden, false); }, ""},
+      {"fp8_matmul down, y", [=](Operands& o) { return fp8_product(o, t, hidden, wide, false); }, ""},
+      {"fp8_matmul up, dw", [=](Operands& o) { return fp8_product(o, wide, hidden, t, true); }, ""},
       {"adamw", [=](Operands& o) { return adamw(o, wide * hidden, false); }, ""},
       {"adamw, moments in 8 bits", [=](Operands& o) { return adamw(o, wide * hidden, true); }, ""},
       {"sum_squares",

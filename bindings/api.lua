@@ -607,15 +607,15 @@ function q.add_rmsnorm(a, b, w, eps, plus_one) end
 ---y = x w^T + bias + lora.scale * (dropout(x) lora.a^T) lora.b^T
 ---@param x Tensor  [t, in]
 ---@param w Tensor  [out, in]
----@param opt? {bias?: Tensor, out?: dtype, lora?: {a: Tensor, b: Tensor, scale: number, dropout?: number}}
----  lora: a [rank, in], b [out, rank]
+---@param opt? {bias?: Tensor, out?: dtype, fp8?: boolean, lora?: {a: Tensor, b: Tensor, scale: number, dropout?: number}}
+---  lora: a [rank, in], b [out, rank]; fp8: products with w, forward and backward, are of numbers rounded to E4M3
 ---@return Tensor
 function q.linear(x, w, opt) end
 
 ---Linear layers that read one x, each as q.linear has it.
 ---What their adapters read of x is read once, and the gradient of x is written once.
 ---@param x Tensor  [t, in]
----@param layers {weight: Tensor, bias?: Tensor, lora?: table}[]
+---@param layers {weight: Tensor, bias?: Tensor, lora?: table, fp8?: boolean}[]
 ---@param opt? {out?: dtype}
 ---@return Tensor[]  one for each layer
 function q.linears(x, layers, opt) end

@@ -46,24 +46,24 @@ Lora lora_of(Call& call, const Options& opt) {
 
 int linear(Call& call) {
   TensorPtr x = call.arg<TensorPtr>(1), w = call.arg<TensorPtr>(2);
-  Options opt(call, 3, {"bias", "lora", "out"});
-  const Lora lora = lora_of(call, opt);
-  const TensorPtr bias = opt.get<TensorPtr>("bias", nullptr);
-  return call.push(
-      linear(tape_of(call, x, w, bias, lora.a, lora.b), x, w, bias, lora, opt.get<DType>("out", x->view.dtype)));
+  Options opt(call, 3, {"bias", "lora", "fp8", "out"});
+  const LinearLayer layer{w, opt.get<TensorPtr>("bias", nullptr), lora_of(call, opt), opt.get("fp8", false)};
+  return call.push(linears(tape_of(call, x, w, layer.bias, layer.lora.a, layer.lora.b), x, {layer},
+                           opt.get<DType>("out", x->view.dtype))[0]);
 }
 
 int linears(Call& call) {
   const TensorPtr x = call.arg<TensorPtr>(1);
-  if (!lua_istable(call.L, 2)) call.bad_argument(2, "a list of {weight=, bias=, lora=} expected");
+  if (!lua_istable(call.L, 2)) call.bad_argument(2, "a list of {weight=, bias=, lora=, fp8=} expected");
   const Options opt(call, 3, {"out"});
   std::vector<LinearLayer> layers;
   std::vector<TensorPtr> tensors = {x};
   for (int i = 1; i <= static_cast<int>(lua_objlen(call.L, 2)); ++i) {
     lua_rawgeti(call.L, 2, i);
-    const Options layer(call, lua_gettop(call.L), {"weight", "bias", "lora"});
-    layers.push_back({layer.get<TensorPtr>("weight"), layer.get<TensorPtr>("bias", nullptr), lora_of(call, layer)});
-    const auto& [w, bias, lora] = layers.back();
+    const Options layer(call, lua_gettop(call.L), {"weight", "bias", "lora", "fp8"});
+    layers.push_back({layer.get<TensorPtr>("weight"), layer.get<TensorPtr>("bias", nullptr), lora_of(call, layer),
+                      layer.get("fp8", false)});
+    const auto& [w, bias, lora, fp8] = layers.back();
     tensors.insert(tensors.end(), {w, bias, lora.a, lora.b});
     lua_pop(call.L, 1);
   }

@@ -31,6 +31,9 @@ void check_shapes_of(const TensorPtr& x, const std::vector<LinearLayer>& layers)
     if (x->view.rank < 1 || w.rank != 2 || x->view.columns() != w.shape[1])
       fail("shape", "linear: x is ", shape_text(x->view), ", w is ", shape_text(w), "; w has to be [out, ",
            x->view.columns(), "]");
+    if (layer.fp8 && w.dtype != DType::f32 && w.dtype != DType::bf16)
+      fail("dtype", "linear: fp8 rounds weights of f32 or bf16, and w is ", shape_text(w));
+    if (layer.fp8 && layer.w->learner) fail("unsupported", "linear: a weight that learns on its own has no fp8");
   }
 }
 
@@ -62,21 +65,43 @@ void down(Tape& tape, Linears& l) {
   if (!together.a.empty()) tape.device().run(together);
 }
 
-// y of one layer. The adapter's share comes first, so that the large product is rounded last where each is.
-void forward(Tape& tape, Linears& l, size_t i, DType out) {
+// A matrix in E4M3: as it lies, for products over its columns, and turned, for those over its rows.
+struct Fp8 {
+  TensorPtr lying, turned, scale;
+};
+Fp8 rounded(Tape& tape, const View& x, bool lying, bool turned) {
+  Device& device = tape.device();
+  Fp8 result{.scale = make_tensor(device, {1}, DType::f32)};
+  if (lying) result.lying = make_tensor(device, {x.rows(), x.columns()}, DType::u8);
+  if (turned) result.turned = make_tensor(device, {x.columns(), x.rows()}, DType::u8);
+  const auto view = [](const TensorPtr& tensor) { return tensor ? tensor->view : View(); };
+  device.run(Fp8Round{x, view(result.lying), view(result.turned), result.scale->view});
+  return result;
+}
+
+// y of one layer. The adapter's share comes first, so that the large product is rounded last where each is. x8: x in E4M3,
+// once a layer has wanted it.
+void forward(Tape& tape, Linears& l, size_t i, DType out, Fp8& x8) {
+  Device& device = tape.device();
   const LinearLayer& layer = l.layers[i];
   Shape shape(l.x->view.shape, l.x->view.shape + l.x->view.rank);
   shape.back() = layer.w->view.shape[0];
-  l.y[i] = make_tensor(tape.device(), shape, out);
-  const View bias = layer.bias ? layer.bias->view : View();
-  if (layer.lora)
-    tape.device().run(MatmulSum{.a = {l.u[i]->view, l.x->view},
-                                .b = {layer.lora.b->view, layer.w->view},
-                                .bias = bias,
-                                .c = l.y[i]->view,
-                                .trans_b = true});
-  else
-    tape.device().run(Matmul{.a = l.x->view, .b = layer.w->view, .bias = bias, .c = l.y[i]->view, .trans_b = true});
+  l.y[i] = make_tensor(device, shape, out);
+  const View y = l.y[i]->view, bias = layer.bias ? layer.bias->view : View();
+  if (layer.fp8) {
+    if (layer.lora) device.run(Matmul{.a = l.u[i]->view, .b = layer.lora.b->view, .c = y, .trans_b = true});
+    if (!x8.lying) x8 = rounded(tape, l.x->view, true, false);
+    const Fp8 w8 = rounded(tape, l.w(i), true, false);
+    device.run(Fp8Matmul{x8.lying->view, w8.lying->view, x8.scale->view, w8.scale->view, bias, y, bool(layer.lora)});
+  } else if (layer.lora) {
+    device.run(MatmulSum{.a = {l.u[i]->view, l.x->view},
+                         .b = {layer.lora.b->view, layer.w->view},
+                         .bias = bias,
+                         .c = y,
+                         .trans_b = true});
+  } else {
+    device.run(Matmul{.a = l.x->view, .b = layer.w->view, .bias = bias, .c = y, .trans_b = true});
+  }
 }
 
 // The gradient of y, or null where nothing needs it; where y was asked for in another dtype than x's, in x's.
@@ -88,18 +113,35 @@ TensorPtr gradient_of_y(Tape& tape, const Linears& l, size_t i) {
   return dy;
 }
 
-void weights_back(Tape& tape, const Linears& l, const std::vector<TensorPtr>& dy) {
+bool learns(const LinearLayer& layer) { return layer.w->needs_grad() && !layer.w->learner; }
+
+// dy in E4M3 of the layers that multiply it so; the others' are empty.
+std::vector<Fp8> rounded_gradients(Tape& tape, const Linears& l, const std::vector<TensorPtr>& dy) {
+  std::vector<Fp8> dy8(l.count());
+  for (size_t i = 0; i < l.count(); ++i)
+    if (dy[i] && l.layers[i].fp8) dy8[i] = rounded(tape, dy[i]->view, l.x->needs_grad(), learns(l.layers[i]));
+  return dy8;
+}
+
+void weights_back(Tape& tape, const Linears& l, const std::vector<TensorPtr>& dy, const std::vector<Fp8>& dy8) {
+  Device& device = tape.device();
+  Fp8 x8;
   for (size_t i = l.count(); i-- > 0;) {
-    const auto& [w, bias, lora] = l.layers[i];
+    const LinearLayer& layer = l.layers[i];
     if (!dy[i]) continue;
-    if (bias && bias->needs_grad()) {
-      const Tape::Target db = tape.gradient_of(bias);
-      tape.device().run(BiasGrad{dy[i]->view, db.view, db.acc});
+    if (layer.bias && layer.bias->needs_grad()) {
+      const Tape::Target db = tape.gradient_of(layer.bias);
+      device.run(BiasGrad{dy[i]->view, db.view, db.acc});
     }
-    if (w->needs_grad() && !w->learner) {
-      const Tape::Target dw = tape.gradient_of(w);
-      tape.device().run(Matmul{.a = dy[i]->view, .b = l.x->view, .c = dw.view, .trans_a = true, .acc = dw.acc});
+    if (!learns(layer)) continue;
+    const Tape::Target dw = tape.gradient_of(layer.w);
+    if (!layer.fp8) {
+      device.run(Matmul{.a = dy[i]->view, .b = l.x->view, .c = dw.view, .trans_a = true, .acc = dw.acc});
+      continue;
     }
+    if (!x8.turned) x8 = rounded(tape, l.x->view, false, true);
+    device.run(
+        Fp8Matmul{dy8[i].turned->view, x8.turned->view, dy8[i].scale->view, x8.scale->view, {}, dw.view, dw.acc});
   }
 }
 
@@ -132,24 +174,34 @@ void adapters_back(Tape& tape, const Linears& l, const std::vector<TensorPtr>& d
   if (!together.empty()) tape.device().run(inner);
 }
 
+// dx (+)= dy w of a layer in E4M3.
+void add_fp8(Tape& tape, const Linears& l, size_t i, const Fp8& dy8, const View& dx, bool acc) {
+  const Fp8 w8 = rounded(tape, l.w(i), false, true);
+  tape.device().run(Fp8Matmul{dy8.lying->view, w8.turned->view, dy8.scale->view, w8.scale->view, {}, dx, acc});
+}
+
 // dx, the sum of what all layers hand back.
-void input_back(Tape& tape, const Linears& l, const std::vector<TensorPtr>& dy, const std::vector<TensorPtr>& du) {
+void input_back(Tape& tape, const Linears& l, const std::vector<TensorPtr>& dy, const std::vector<Fp8>& dy8,
+                const std::vector<TensorPtr>& du) {
   MatmulSum sum;
   for (size_t i = l.count(); i-- > 0;) {
     if (!dy[i]) continue;
     if (du[i]) sum.a.push_back(du[i]->view), sum.b.push_back(l.lora(i).a->view);
-    sum.a.push_back(dy[i]->view), sum.b.push_back(l.w(i));
+    if (!l.layers[i].fp8) sum.a.push_back(dy[i]->view), sum.b.push_back(l.w(i));
   }
   const Tape::Target dx = tape.gradient_of(l.x);
   sum.c = dx.view, sum.acc = dx.acc;
   if (sum.a.size() == 1)
     tape.device().run(product_of(sum, 0));
-  else
+  else if (!sum.a.empty())
     tape.device().run(sum);
+  bool acc = dx.acc || !sum.a.empty();
+  for (size_t i = l.count(); i-- > 0;)
+    if (dy[i] && l.layers[i].fp8) add_fp8(tape, l, i, dy8[i], dx.view, acc), acc = true;
 }
 
 // The same where adapters read an x of their own: what comes through them is masked before it is added.
-void dropped_input_back(Tape& tape, const Linears& l, const std::vector<TensorPtr>& dy,
+void dropped_input_back(Tape& tape, const Linears& l, const std::vector<TensorPtr>& dy, const std::vector<Fp8>& dy8,
                         const std::vector<TensorPtr>& du) {
   Device& device = tape.device();
   for (size_t i = l.count(); i-- > 0;) {
@@ -162,16 +214,20 @@ void dropped_input_back(Tape& tape, const Linears& l, const std::vector<TensorPt
       tape.pass(l.x, through);
     }
     const Tape::Target dx = tape.gradient_of(l.x);
-    device.run(Matmul{.a = dy[i]->view, .b = l.w(i), .c = dx.view, .acc = dx.acc});
+    if (l.layers[i].fp8)
+      add_fp8(tape, l, i, dy8[i], dx.view, dx.acc);
+    else
+      device.run(Matmul{.a = dy[i]->view, .b = l.w(i), .c = dx.view, .acc = dx.acc});
   }
 }
 
 void backward(Tape& tape, const Linears& l) {
   std::vector<TensorPtr> dy, du(l.count());
   for (size_t i = 0; i < l.count(); ++i) dy.push_back(gradient_of_y(tape, l, i));
-  weights_back(tape, l, dy);
+  const std::vector<Fp8> dy8 = rounded_gradients(tape, l, dy);
+  weights_back(tape, l, dy, dy8);
   adapters_back(tape, l, dy, du);
-  if (l.x->needs_grad()) l.dropped ? dropped_input_back(tape, l, dy, du) : input_back(tape, l, dy, du);
+  if (l.x->needs_grad()) l.dropped ? dropped_input_back(tape, l, dy, dy8, du) : input_back(tape, l, dy, dy8, du);
   for (size_t i = l.count(); i-- > 0;)
     if (dy[i] && l.layers[i].w->learner) l.layers[i].w->learner->learn(tape, dy[i]->view, l.x->view);
 }
@@ -189,18 +245,14 @@ std::vector<TensorPtr> linears(Tape& tape, const TensorPtr& x, const std::vector
   }
   down(tape, l);
   std::vector<TensorPtr> tracked;
+  Fp8 x8;
   for (size_t i = 0; i < count; ++i) {
-    forward(tape, l, i, out);
-    const auto& [w, bias, lora] = layers[i];
+    forward(tape, l, i, out, x8);
+    const auto& [w, bias, lora, fp8] = layers[i];
     if (tape.wants({x, w, bias, lora.a, lora.b}) || (w->learner && tape.recording())) tracked.push_back(l.y[i]);
   }
   if (!tracked.empty()) tape.record(tracked, [l, &tape] { backward(tape, l); });
   return l.y;
-}
-
-TensorPtr linear(Tape& tape, const TensorPtr& x, const TensorPtr& w, const TensorPtr& bias, const Lora& lora,
-                 DType out) {
-  return linears(tape, x, {{w, bias, lora}}, out)[0];
 }
 
 TensorPtr merge_lora(const TensorPtr& w, const Lora& lora) {

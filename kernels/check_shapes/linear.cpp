@@ -79,6 +79,32 @@ void check_shapes(const LoraUpGrad& op) {
   check.is("db", op.db, op.db.dtype, {op.dy.columns(), rank});
 }
 
+void check_shapes(const Fp8Round& op) {
+  const Check check{op.name};
+  check.is_float("x", op.x);
+  if (op.y) check.is("y", op.y, DType::u8, {op.x.rows(), op.x.columns()});
+  if (op.yt) check.is("yt", op.yt, DType::u8, {op.x.columns(), op.x.rows()});
+  check.is("scale", op.scale, DType::f32, {1});
+}
+
+void check_shapes(const Fp8Matmul& op) {
+  const Check check{op.name};
+  check.dtype("a", op.a, {DType::u8});
+  check.is("b", op.b, DType::u8, {op.b.rows(), op.a.columns()});
+  check.is("scale_a", op.scale_a, DType::f32, {1});
+  check.is("scale_b", op.scale_b, DType::f32, {1});
+  check.is_float("c", op.c);
+  check.that(op.c.rows() == op.a.rows() && op.c.columns() == op.b.rows(), [&] {
+    return "c is " + shape_text(op.c) + ", a is " + shape_text(op.a) + ", b is " + shape_text(op.b) +
+           "; c has to be [rows of a, rows of b]";
+  });
+  if (op.bias) {
+    check.dtype("bias", op.bias, {op.c.dtype, DType::f32});
+    check.count("bias", op.bias, op.bias.dtype, op.c.columns());
+  }
+  check.that(op.c.elements() == 0 || op.a.columns() > 0, "a has no columns");
+}
+
 void check_shapes(const BatchedMatmul& op) {
   const Check check{op.name};
   check.is_float("a", op.a);

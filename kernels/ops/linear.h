@@ -98,6 +98,34 @@ struct LoraUpGrad {
   }
 };
 
+// x rounded to E4M3 (kernels/math/e4m3.h) by one scale for all of it, the least power of two by which its largest magnitude
+// fits, for Fp8Matmul:  y = e4m3(x / scale), yt = y^T. Where something in x is not finite, scale and all codes are NaN.
+// x: [rows, columns] float   [y]: [rows, columns] u8   [yt]: [columns, rows] u8   scale: [1] f32
+struct Fp8Round {
+  static constexpr const char* name = "fp8_round";
+  View x, y, yt, scale;
+  template <class F>
+  void views(F f) {
+    f("x", x, Access::read), f("y", y, Access::write), f("yt", yt, Access::write), f("scale", scale, Access::write);
+  }
+};
+
+// c = scale_a scale_b a b^T + bias + (acc ? c : 0), of numbers in E4M3, summed in f32. Where c is bf16, a device may round to
+// it before it adds the product to the rest.
+// a: [m, k] u8   b: [n, k] u8   scale_a, scale_b: [1] f32   bias: [n] f32 or c's dtype   c: [m, n] float
+struct Fp8Matmul {
+  static constexpr const char* name = "fp8_matmul";
+  View a, b, scale_a, scale_b, bias, c;
+  bool acc = false;
+  int64_t flops() const { return 2 * c.elements() * a.columns(); }
+  template <class F>
+  void views(F f) {
+    f("a", a, Access::read), f("b", b, Access::read), f("scale_a", scale_a, Access::read);
+    f("scale_b", scale_b, Access::read), f("bias", bias, Access::read);
+    f("c", c, acc ? Access::update : Access::write);
+  }
+};
+
 // c (+)= op(a) op(b), as Matmul has it, of matrices of a, b and c for every index of `batch`: many products as one.
 // a, b, c: [..., rows, columns] of one float dtype   batch: a shape (no memory)   of_a, of_b, of_c: which matrices, counted
 // in them, so that a stride of 0 takes one for all. No two indices share a matrix of c; others stay as they are.
@@ -244,8 +272,8 @@ struct Combine {
 
 // clang-format off
 #define QENG_LINEAR_OPERATIONS(OP) \
-  OP(Matmul) OP(MatmulSum) OP(LoraDown) OP(LoraDownGrad) OP(LoraUpGrad) OP(BatchedMatmul) OP(BiasGrad) OP(RowLinear) \
-  OP(Hadamard) OP(GroupedMatmul) OP(GroupedMatmulGrad) OP(Route) OP(Dispatch) OP(Combine)
+  OP(Matmul) OP(MatmulSum) OP(LoraDown) OP(LoraDownGrad) OP(LoraUpGrad) OP(Fp8Round) OP(Fp8Matmul) \
+  OP(BatchedMatmul) OP(BiasGrad) OP(RowLinear) OP(Hadamard) OP(GroupedMatmul) OP(GroupedMatmulGrad) OP(Route) OP(Dispatch) OP(Combine)
 // clang-format on
 
 }  // namespace qeng

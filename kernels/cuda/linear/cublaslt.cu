@@ -179,7 +179,7 @@ class Opened : public CublasLt {
     }
     const Plan& plan = *found->second;
     if (!plan.found) return false;
-    if (gemm.bias) set_bias(plan, gemm);
+    set_pointers(plan, gemm);
     check(launch(plan, plan.algo, gemm, gemm.c, context), "cublasLtMatmul", gemm);
     finish_launch(context, "cublasLtMatmul", cudaSuccess);
     return true;
@@ -233,7 +233,9 @@ class Opened : public CublasLt {
   // its first operand, a its second, and its rows are our columns: a bias along rows is what we mean by one along
   // columns.
   void describe(const CudaGemm& gemm, Plan& plan) const {
-    const auto type = [](DType dtype) { return dtype == DType::f32 ? CUDA_R_32F : CUDA_R_16BF; };
+    const auto type = [](DType dtype) {
+      return dtype == DType::f32 ? CUDA_R_32F : dtype == DType::u8 ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
+    };
     const auto layout = [&](cublasLtMatrixLayout_t& to, DType dtype, int64_t stored_rows, int64_t stored_columns,
                             int64_t step) {
       check(library_.MatrixLayoutCreate(&to, type(dtype), static_cast<uint64_t>(stored_columns),
@@ -248,17 +250,19 @@ class Opened : public CublasLt {
                             second = gemm.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     set(plan, CUBLASLT_MATMUL_DESC_TRANSA, first, gemm);
     set(plan, CUBLASLT_MATMUL_DESC_TRANSB, second, gemm);
-    if (!gemm.bias) return;
-    set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS, gemm);
-    set_bias(plan, gemm);
+    if (gemm.bias) set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS, gemm);
+    set_pointers(plan, gemm);
   }
   template <class T>
   void set(const Plan& plan, cublasLtMatmulDescAttributes_t attribute, const T& value, const CudaGemm& gemm) const {
     check(library_.MatmulDescSetAttribute(plan.operation, attribute, &value, sizeof value),
           "cublasLtMatmulDescSetAttribute", gemm);
   }
-  void set_bias(const Plan& plan, const CudaGemm& gemm) const {
-    set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, gemm.bias, gemm);
+  // What lies elsewhere in each call. The library's default, sums in f32 also of E4M3, stays (FAST_ACCUM is off).
+  void set_pointers(const Plan& plan, const CudaGemm& gemm) const {
+    if (gemm.bias) set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, gemm.bias, gemm);
+    if (gemm.scale_b) set(plan, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, gemm.scale_b, gemm);
+    if (gemm.scale_a) set(plan, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, gemm.scale_a, gemm);
   }
 
   cublasStatus_t launch(const Plan& plan, const cublasLtMatmulAlgo_t& algo, const CudaGemm& gemm, void* c,
@@ -325,9 +329,10 @@ class Opened : public CublasLt {
     plan.found = !list.empty();
     if (!plan.found) {
       if (gemm.m * gemm.n >= kLeastWork / gemm.k)  // once, as the plan is kept
-        std::fprintf(stderr,
-                     "qeng: cuBLASLt has no algorithm for %s (%s); a plain kernel, much slower, takes its place\n",
-                     gemm_text(gemm).c_str(), key.text().c_str());
+        std::fprintf(stderr, "qeng: cuBLASLt has no algorithm for %s (%s); %s\n", gemm_text(gemm).c_str(),
+                     key.text().c_str(),
+                     gemm.in == DType::u8 ? "its numbers are multiplied in bf16"
+                                          : "a plain kernel, much slower, takes its place");
       return;
     }
     plan.algo = list[0].algo;

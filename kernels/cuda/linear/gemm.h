@@ -6,6 +6,7 @@ namespace qeng {
 
 // c = alpha op(a) op(b) + bias + (acc ? c : 0), row-major; see Matmul in kernels/ops.h.
 // a, b: f32 or bf16, of type in. c: in or f32, of type out. bias: null, or [n] of type in or f32.
+// Or a, b: u8, numbers in E4M3 that count scale_a[0] and scale_b[0] times, for cuBLASLt alone.
 // b may also be of a stored type, f16, a block format, or bf16 where a is f32, dense (its rows are whole blocks one
 // after the other).
 struct CudaGemm {
@@ -13,8 +14,9 @@ struct CudaGemm {
   const void *a = nullptr, *b = nullptr, *bias = nullptr;
   void* c = nullptr;
   DType in = DType::f32, out = DType::f32, bias_type = DType::f32;
-  DType stored = DType::f32;  // b's, where it is not `in`
-  void* panel = nullptr;      // memory of panel_bytes for a stored b; null: scratch is taken
+  DType stored = DType::f32;                           // b's, where it is not `in`
+  const float *scale_a = nullptr, *scale_b = nullptr;  // in the device's memory
+  void* panel = nullptr;                               // memory of panel_bytes for a stored b; null: scratch is taken
   bool trans_a = false, trans_b = false, acc = false;
   float alpha = 1;
   int64_t lda = 0, ldb = 0, ldc = 0;  // elements from one stored row to the next
@@ -25,6 +27,8 @@ CudaGemm gemm_of(const Matmul& op);
 // By cuBLASLt, or by kernels of our own: one row by a transposed matrix, what cuBLASLt has no algorithm for, and
 // everything in the emulator. A stored b is decoded into scratch memory, to type in, a panel of c's columns at a time.
 void run_gemm(const CudaGemm& gemm, CudaContext& context);
+// By cuBLASLt; false, and nothing is queued, where it has no algorithm. Always so in the emulator.
+bool run_by_library(const CudaGemm& gemm, CudaContext& context);
 size_t panel_bytes(const CudaGemm& gemm);  // 0 where b is not stored; m does not matter
 
 // Which matrices of a, b and c product i has, counted over a space of up to kMaxRank dimensions: its distance in

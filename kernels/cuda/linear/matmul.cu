@@ -119,11 +119,7 @@ void expect_known(const CudaGemm& gemm, const CudaContext& context) {
 #endif
 
 void by_library(const CudaGemm& gemm, CudaContext& context) {
-#ifdef QENG_EMULATED
-  expect_known(gemm, context);
-#endif
-  if (!context.cublas) context.cublas = open_cublaslt(context);  // here, as inference never wants it
-  if (!context.cublas || !context.cublas->run(gemm, context)) gemm_simt(gemm, context);
+  if (!run_by_library(gemm, context)) gemm_simt(gemm, context);
 }
 
 // Elements of a decoded panel: 256 MB in bf16, which is wide enough that a is not read again often (2048 rows of logits
@@ -183,6 +179,14 @@ std::string gemm_text(const CudaGemm& gemm) {
 size_t panel_bytes(const CudaGemm& gemm) {
   if (!is_decoded(gemm)) return 0;
   return static_cast<size_t>(panel_columns(gemm) * gemm.k) * dtype_size(gemm.in);
+}
+
+bool run_by_library(const CudaGemm& gemm, CudaContext& context) {
+#ifdef QENG_EMULATED
+  expect_known(gemm, context);
+#endif
+  if (!context.cublas) context.cublas = open_cublaslt(context);  // here, as inference never wants it
+  return context.cublas && context.cublas->run(gemm, context);
 }
 
 void run_gemm(const CudaGemm& gemm, CudaContext& context) {

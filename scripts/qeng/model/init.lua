@@ -5,6 +5,7 @@ local q = require "qeng.core"
 local architectures = require "qeng.model.architectures"
 local config = require "qeng.model.config"
 local experts = require "qeng.model.experts"
+local fp8 = require "qeng.model.fp8"
 local gguf = require "qeng.gguf"
 local gguf_export = require "qeng.gguf.export"
 local gguf_lora = require "qeng.gguf.lora"
@@ -75,9 +76,9 @@ local function own_dtype(weights)
 end
 
 -- Loads a folder `dir` (config.json, safetensors, tokenizer), a GGUF file, or a name on the hub. opt:
---   dtype        f32 or bf16, of weights and activations. By default the file's own; then matrices of f16 stay as
---                they are stored, and all is computed in f32. A GGUF file's matrices of f16 and of block formats, and
---                of bf16 under f32, stay as they are stored.
+--   dtype        f32 or bf16, of weights and activations; fp8: for training, bf16 with products in E4M3 (model/fp8.lua).
+--                By default the file's own; then matrices of f16 stay as they are stored, and all is computed in f32.
+--                A GGUF file's matrices of f16 and of block formats, and of bf16 under f32, stay as they are stored.
 --   writable     the weights get memory of their own, for full fine-tuning
 --   weights      for other weights on the CPU. "map" reads them where the file is mapped. "copy" reads them from a copy
 --                in large pages, which is faster, and is the default if memory has room for two. "stream" reads them
@@ -86,6 +87,7 @@ end
 --                the model's own folder is, unless its path is given here.
 function models.load(dir, opt)
   opt = opt or {}
+  if opt.dtype == "fp8" then return fp8.set(models.load(dir, fp8.begin(opt))) end
   dir = hub.resolve_model(dir)
   if q.fs.kind(dir) == "file" then return load_gguf(dir, opt) end
   if q.fs.kind(dir) ~= "dir" then
@@ -166,6 +168,7 @@ end
 -- opt.model_file: as for load.
 function models.random(values, opt)
   opt = opt or {}
+  if opt.dtype == "fp8" then return fp8.set(models.random(values, fp8.begin(opt))) end
   local draw, dtype = 0, opt.dtype or "f32"
   local own = architectures.read(opt.model_file)
   return build(config.wrap(values), own, dtype, opt.weights or function(name, shape, plus_one, arch)

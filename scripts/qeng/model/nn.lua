@@ -71,7 +71,7 @@ end
 local function decomposed(self, x)
   local lora = self.lora
   local scale = q.adapters.dora_scale(self.weight, lora, lora.magnitude, lora.squares)
-  return q.scale_columns(q.linear(x, self.weight, { lora = lora }), scale, self.bias)
+  return q.scale_columns(q.linear(x, self.weight, { lora = lora, fp8 = self.fp8 }), scale, self.bias)
 end
 
 -- y = x w^T (+ bias) (+ the adapter, once model:lora set self.lora). A weight that is stored rotated reads x rotated.
@@ -84,8 +84,10 @@ function Linear:__call(x)
     return adapted(q.scale_columns(q.linear(input, self.weight), self.row_scale, self.bias), x, self.lora)
   end
   if self.lora and self.lora.magnitude then return decomposed(self, x) end
-  if self.rotation then return adapted(q.linear(input, self.weight, { bias = self.bias }), x, self.lora) end
-  return q.linear(x, self.weight, { bias = self.bias, lora = self.lora })
+  if self.rotation then
+    return adapted(q.linear(input, self.weight, { bias = self.bias, fp8 = self.fp8 }), x, self.lora)
+  end
+  return q.linear(x, self.weight, { bias = self.bias, lora = self.lora, fp8 = self.fp8 })
 end
 
 -- Whether q.linear alone is all that a layer does.
@@ -98,7 +100,7 @@ local function together(x, layers)
   local list = {}
   for i, layer in ipairs(layers) do
     if layer.model and layer.model.observe then layer.model.observe(layer.name .. ".weight", x) end
-    list[i] = { weight = layer.weight, bias = layer.bias, lora = layer.lora }
+    list[i] = { weight = layer.weight, bias = layer.bias, lora = layer.lora, fp8 = layer.fp8 }
   end
   return unpack(q.linears(x, list))
 end
@@ -128,7 +130,7 @@ function Linear:fused(adapter, rows)
   local list, first = {}, 0
   for i, count in ipairs(self.parts) do
     list[i] = {
-      weight = rows(self.weight, first, count, self.index), rotation = self.rotation,
+      weight = rows(self.weight, first, count, self.index), rotation = self.rotation, fp8 = self.fp8,
       bias = self.bias and self.bias:slice(1, first, first + count),
       row_scale = self.row_scale and self.row_scale:rows(first, count),
       lora = adapter and {
@@ -152,7 +154,7 @@ function Linear:split(x)
   local parts, results = self:fused(self.lora, rows_of), {}
   if not self.rotation then return together(x, parts) end
   for i, part in ipairs(parts) do
-    results[i] = adapted(q.linear(input, part.weight, { bias = part.bias }), x, part.lora)
+    results[i] = adapted(q.linear(input, part.weight, { bias = part.bias, fp8 = part.fp8 }), x, part.lora)
   end
   return unpack(results)
 end

@@ -102,7 +102,8 @@ local function source_of(opt)
       dtype = dtype,
       weights = function(weight, shape)
         local linear = weight:find "_proj[%w_]*%.weight$" or weight:find(".experts.", 1, true)
-        local as = linear and opt.stored or half and #shape > 1 and "f16" or dtype
+        local as = linear and opt.stored or half and #shape > 1 and "f16" or dtype == "fp8" and "bf16"
+          or dtype
         return q.empty(shape, as, "weights")
       end,
     })
@@ -270,7 +271,7 @@ local function rehearse(make, opt, limits)
     local found = {
       device = q.rehearsal.cost().device, tokenizer = model.tokenizer, accounts = {}, step = step,
       units = units_of(model, learning or {}, opt), parameters = 0, trained = 0, layers = model.config.layers,
-      dtype = model.dtype,
+      dtype = model.fp8 and "fp8" or model.dtype,
     }
     for name, account in pairs(q.memory()) do found.accounts[name] = account.peak end
     for _, parameter in ipairs(model.parameters) do
@@ -349,8 +350,8 @@ local most_accumulated = 4096    -- each micro-batch is rehearsed
 
 options.set("plan", {
   { "mode", "lora", "what to plan", choices = { "full", "lora", "onebit", "inference" } },
-  { "dtype", nil, "f32 or bf16; by default what the config says (float16 is kept, and computed in f32)",
-    choices = { "f32", "bf16" } },
+  { "dtype", nil, "f32, bf16 or fp8 (training: bf16 with products in E4M3); by default what the config says (float16 "
+    .. "is kept, and computed in f32)", choices = { "f32", "bf16", "fp8" } },
   { "stored", nil, "dtype of the frozen linear layers where no file says it, such as q4_k" },
   { "rank", 16, "LoRA rank", min = 1, max = 4096 },
   { "targets", {}, "layers with adapters (all linear layers; where there are experts, those of attention)" },
@@ -405,6 +406,10 @@ local function checked(given)
   end
   if opt.mtp and opt.mode == "onebit" then
     q.error("unsupported", "plan: one-bit training has no head that drafts tokens (mtp)")
+  end
+  if opt.dtype == "fp8" and (opt.mode == "inference" or opt.mode == "onebit") then
+    q.error("unsupported", ("plan: dtype fp8 is for training, and mode %s has no such products: take bf16"):format(
+      opt.mode))
   end
   if opt.stored and (opt.mode == "full" or opt.mode == "onebit") then
     q.error("value", ("plan: stored = %s is of frozen weights, and mode %s trains them; take mode lora or inference")

@@ -44,7 +44,7 @@ local function advice(plan)
   local running, state = (a.activations or 0) + (a.workspace or 0), (a.gradients or 0) + (a.optimizer or 0)
   way(opt.mode == "full", "train adapters (--mode lora)")
   way(opt.mode == "full" and opt.moment_bits ~= 8, "keep moments in 8 bits (--moment-bits 8)")
-  way(opt.mode == "full" and opt.gradients ~= "bf16" and plan.dtype == "bf16",
+  way(opt.mode == "full" and opt.gradients ~= "bf16" and plan.dtype ~= "f32",
     "gather gradients in bf16 (--gradients bf16)")
   way(opt.mode ~= "inference" and running > 0.2 * plan.total and not opt.recompute,
     "recompute activations (--recompute)")

@@ -107,13 +107,14 @@ end
 -- The most that losses and parameters may differ by, relative, where both compute the same in another order or dtype.
 --   losses      A rounding is half an ulp: 2^-24 = 6e-8 in f32, 2^-9 = 2e-3 in bf16. Sums of thousands of terms in f32
 --               differ by some ten of them, steps carry them on, and Lion's signs make whole moves of them: 1700. In
---               bf16 a mean over tokens evens out most: 10.
+--               bf16 a mean over tokens evens out most: 10. Half an ulp of E4M3 is 2^-4, and a sum of numbers
+--               that are off by so much is off by some 3e-2 of its size: three times that.
 --   parameters  AdamW divides a gradient by its own size, so an element whose gradient is mere rounding moves by the
 --               whole rate; an adapter's B begins at 0 and consists of such moves.
 -- With experts, a rounding sends a token to another one, and its loss changes by its own size: ten of a thousand such
 -- tokens are 1e-2, which is added.
 ab_settings.bounds = { f32 = { loss = 1e-4, parameters = 1e-2 }, bf16 = { loss = 2e-2, parameters = 0.5 },
-  experts = { loss = 1e-2, parameters = 0.2 } }
+  fp8 = { loss = 0.1, parameters = 1 }, experts = { loss = 1e-2, parameters = 0.2 } }
 
 -- Sets the bounds, and whether what differs is within them.
 local function judge(found, model, bound)
@@ -155,7 +156,8 @@ function ab_settings.compare(given)
   found.speedup = median(ratios)
   if not design then
     for name, value in pairs(differences(a, b)) do found[name] = value end
-    found.dtype = (a.model.dtype == "bf16" or b.model.dtype == "bf16") and "bf16" or "f32"
+    found.dtype = (a.model.fp8 or b.model.fp8) and "fp8"
+      or (a.model.dtype == "bf16" or b.model.dtype == "bf16") and "bf16" or "f32"
     judge(found, b.model, given.bound)
   end
   a:finish()

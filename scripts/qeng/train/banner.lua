@@ -2,6 +2,7 @@
 -- end: what came of it.
 
 local q = require "qeng.core"
+local fp8 = require "qeng.model.fp8"
 local progress = require "qeng.console.progress"
 local stream = require "qeng.model.stream"
 
@@ -64,7 +65,7 @@ function banner.facts(model, file, about)
   local meta = file:meta()
   return {
     { "model", ("%s, %d layers, hidden %d, %s"):format(model.arch.model_type, model.config.layers, model.config.hidden,
-      model.dtype) },
+      model.fp8 and fp8.text(model) or model.dtype) },
     { "trained", banner.trained(model, opt.bits) },
     { "data", ("%s documents, %s tokens, %s of them trained%s; template %s"):format(banner.count(plan.documents),
       banner.count(plan.real_tokens),
@@ -85,7 +86,8 @@ function banner.used(model, file, about, defaults)
   local opt, adapter, used = about.opt, model.adapter, {}
   for name in pairs(defaults) do used[name] = opt[name] end
   used.steps, used.epochs = about.steps, ("%.4g"):format(about.steps * opt.accumulate / math.max(1, about.plan.batches))
-  used.device, used.dtype, used.mode, used.template = banner.device(), model.dtype, model.mode, file:meta().template
+  used.device, used.dtype, used.mode = banner.device(), model.fp8 and "fp8" or model.dtype, model.mode
+  used.template = file:meta().template
   used.sources = opt.sources and table.concat(opt.sources, ", ") or "all"
   if adapter then
     used.rank, used.alpha, used.rslora, used.dropout, used.targets = adapter.rank, adapter.alpha, adapter.rslora,

@@ -34,7 +34,7 @@ function estimates.key(model, about)
   local weights = model.head:elements()
   for _, layer in ipairs(model.linears) do weights = weights + layer.weight:elements() end
   return ("%s, %s, %d weights in %s, %s%s, rows of %d%s"):format(about.device, model.arch.hf, weights,
-    model.dtype, about.mode,
+    model.fp8 and "fp8" or model.dtype, about.mode,
     about.mode == "lora" and " " .. about.rank or "", about.row_tokens, about.recompute and ", recomputing" or "")
 end
 

@@ -62,7 +62,9 @@ options.set("finetune", {
   { "warmup", 0, "steps of linear warm-up", min = 0 },
   { "decay", 0, "weight decay of matrices", min = 0, number = true },
   { "clip", 1, "largest gradient norm, 0: none", min = 0, number = true },
-  "dtype",
+  { "dtype", nil, "f32 or bf16, by default the file's own (f16 is kept, and computed in f32); fp8: bf16 whose linear "
+    .. "layers multiply numbers rounded to E4M3, for GPUs that do (8.9 and later)",
+    choices = { "f32", "bf16", "fp8" } },
   { "eval_share", 0.05, "share of the documents held out", min = 0, max = 0.9 },
   { "eval_data", "", "held-out data: a file as --data takes, instead of a share of that", kind = "input" },
   { "eval_every", 50, "steps between evaluations, 0: at the end", min = 0 },

@@ -106,8 +106,8 @@ function resume.settings(given, defaults, steps)
     if name ~= "parameters" then flatten(own, name, value) end
   end
   flatten(own, "config", model.config or {})
-  own.mode, own.dtype, own.rule, own.neftune, own.architecture = model.mode, model.dtype, model.rule, model.neftune,
-    model.arch and model.arch.hf
+  own.mode, own.dtype, own.rule, own.neftune, own.architecture = model.mode, model.fp8 and "fp8" or model.dtype,
+    model.rule, model.neftune, model.arch and model.arch.hf
   own.router_aux_loss = model.router_aux_loss
   if model.mtp then own.mtp, own.mtp_depth = model.mtp.weight, model.mtp.depth end
   own["base weights"], own.data = digest.of_weights(model, given.bits), dataset(given.data)
