@@ -233,7 +233,12 @@ void read_by_columns(const Descriptor& tile, int columns, float* out, bool start
 void read_operands(const Running& product, float* a, float* b, bool starts) {
   const Product& first = product.operands[0];
   const int n = first.n;
-  if (!first.a) {
+  if (first.a_by_columns) {
+    float columns[kDepth * kRows];
+    read_by_columns(Descriptor(first.a_tile, product.site), kRows, columns, starts, product.site);
+    for (int r = 0; r < kRows; ++r)
+      for (int k = 0; k < kDepth; ++k) a[r * kDepth + k] = columns[k * kRows + r];
+  } else if (!first.a) {
     read_by_rows(Descriptor(first.a_tile, product.site), kRows, a, starts, product.site);
   } else {
     for (int t = 0; t < kThreads; ++t)

@@ -131,9 +131,11 @@ TEST_CASE("tensors that TMA cannot read are refused") {
 
 // ---- wgmma
 
-// d = a b (+ 1 where `accumulate`), a: [64, 64], b: [64, n] as k-major or mn-major tile, given as shared memory has
+enum class A { k_major, mn_major, registers };
+
+// d = a b (+ 1 where `accumulate`), a: [64, 64], b: [64, n] as k-major or mn-major tiles, given as shared memory has
 // them.
-template <int n, ptx::Major b_major, bool a_in_registers>
+template <int n, ptx::Major b_major, A a_kind>
 __global__ void multiply(const bf16* a, const bf16* b, bool accumulate, bool fence, float* out) {
 #if QENG_SM90
   char *const a_tile = shared_memory(), *const b_tile = a_tile + 64 * 128;
@@ -162,8 +164,11 @@ __global__ void multiply(const bf16* a, const bf16* b, bool accumulate, bool fen
         b_major == ptx::Major::k
             ? ptx::advance(ptx::tile_descriptor(b_tile), static_cast<uint32_t>(k) * 32)
             : ptx::advance(ptx::tile_descriptor(b_tile, 64 * 128), static_cast<uint32_t>(k) * 2048);
-    if constexpr (a_in_registers)
+    if constexpr (a_kind == A::registers)
       ptx::wgmma<b_major>(d, fragments[k], b_slice, accumulate || k > 0);
+    else if constexpr (a_kind == A::mn_major)
+      ptx::wgmma<b_major, ptx::Major::mn>(
+          d, ptx::advance(ptx::tile_descriptor(a_tile), static_cast<uint32_t>(k) * 2048), b_slice, accumulate || k > 0);
     else
       ptx::wgmma<b_major>(d, ptx::advance(ptx::tile_descriptor(a_tile), static_cast<uint32_t>(k) * 32), b_slice,
                           accumulate || k > 0);
@@ -175,22 +180,24 @@ __global__ void multiply(const bf16* a, const bf16* b, bool accumulate, bool fen
 #endif
 }
 
-template <int n, ptx::Major b_major, bool a_in_registers>
+template <int n, ptx::Major b_major, A a_kind>
 int wrong_products(uint64_t seed, bool accumulate) {
   const auto a = integers(64 * 64, 11), b = integers(64 * n, static_cast<unsigned>(n));  // b: [64][n]
   const bool k_major = b_major == ptx::Major::k;
   const int rows = k_major ? n : 64, columns = k_major ? 64 : n;
   std::vector<bf16> a_tile(64 * 64), b_tile(static_cast<size_t>(sm90::tile_bytes(columns, rows) / 2), bf16{0});
   for (int i = 0; i < 64; ++i)
-    for (int k = 0; k < 64; ++k) a_tile[panel_place(i, k, 64)] = a[static_cast<size_t>(i * 64 + k)];
+    for (int k = 0; k < 64; ++k)
+      a_tile[a_kind == A::mn_major ? panel_place(k, i, 64) : panel_place(i, k, 64)] =
+          a[static_cast<size_t>(i * 64 + k)];
   for (int k = 0; k < 64; ++k)
     for (int j = 0; j < n; ++j)
       b_tile[k_major ? panel_place(j, k, rows) : panel_place(k, j, rows)] = b[static_cast<size_t>(k * n + j)];
   const Device<bf16> a_memory(a_tile), b_memory(b_tile);
   const Device<float> out(64 * n);
   const size_t shared = 64 * 128 + b_tile.size() * 2;
-  if (run(seed, hopper_test::multiply<n, b_major, a_in_registers>, 1, 128, shared, a_memory.data, b_memory.data,
-          accumulate, true, out.data) != cudaSuccess)
+  if (run(seed, hopper_test::multiply<n, b_major, a_kind>, 1, 128, shared, a_memory.data, b_memory.data, accumulate,
+          true, out.data) != cudaSuccess)
     return -1;
   const auto got = out.read();
   int wrong = 0;
@@ -207,10 +214,11 @@ template <int n>
 void check_products() {
   INFO("n = " << n);
   for (const bool accumulate : {false, true}) {
-    CHECK(wrong_products<n, ptx::Major::k, false>(1, accumulate) == 0);
-    CHECK(wrong_products<n, ptx::Major::k, true>(2, accumulate) == 0);
-    CHECK(wrong_products<n, ptx::Major::mn, false>(1, accumulate) == 0);
-    CHECK(wrong_products<n, ptx::Major::mn, true>(2, accumulate) == 0);
+    CHECK(wrong_products<n, ptx::Major::k, A::k_major>(1, accumulate) == 0);
+    CHECK(wrong_products<n, ptx::Major::k, A::registers>(2, accumulate) == 0);
+    CHECK(wrong_products<n, ptx::Major::mn, A::k_major>(1, accumulate) == 0);
+    CHECK(wrong_products<n, ptx::Major::mn, A::registers>(2, accumulate) == 0);
+    CHECK(wrong_products<n, ptx::Major::mn, A::mn_major>(3, accumulate) == 0);
   }
 }
 TEST_CASE("wgmma multiplies tiles, stored by rows or by columns") {
@@ -242,8 +250,8 @@ TEST_CASE("warpgroups trade registers") {
 TEST_CASE("wgmma's reading what ordinary stores wrote without a fence is reported") {
   const Device<bf16> a(integers(64 * 64, 1)), b(integers(64 * 64, 2));
   const Device<float> out(64 * 64);
-  CHECK_THAT(report_of(hopper_test::multiply<64, ptx::Major::k, false>, 128, 64 * 128 * 2, a.data, b.data, false, false,
-                       out.data),
+  CHECK_THAT(report_of(hopper_test::multiply<64, ptx::Major::k, A::k_major>, 128, 64 * 128 * 2, a.data, b.data, false,
+                       false, out.data),
              containing("no fence_proxy_async since"));
 }
 

@@ -28,7 +28,7 @@ struct Product {
   const uint32_t* a;        // four registers, or null:
   uint64_t a_tile, b_tile;  // descriptors
   int n;
-  bool b_by_columns, accumulate;
+  bool b_by_columns, accumulate, a_by_columns = false;
 };
 void start_products(const std::vector<Registers>& named, Site site);
 void multiply_async(Product product, Site site);
@@ -99,10 +99,10 @@ enum class Major { k, mn };
 constexpr bool is_wgmma_width(int n) {
   return n == 16 || n == 48 || n == 64 || n == 80 || n == 96 || n == 128 || n == 256;
 }
-template <Major b_major, int count>
+template <Major b_major, Major a_major = Major::k, int count>
 void wgmma(float (&d)[count], uint64_t a, uint64_t b, bool accumulate = true, Site site = Site::current()) {
   static_assert(is_wgmma_width(2 * count), "ptx_sm90.h has no product of this width");
-  emulator::multiply_async({d, nullptr, a, b, 2 * count, b_major == Major::mn, accumulate}, site);
+  emulator::multiply_async({d, nullptr, a, b, 2 * count, b_major == Major::mn, accumulate, a_major == Major::mn}, site);
 }
 template <Major b_major, int count>
 void wgmma(float (&d)[count], const uint32_t (&a)[4], uint64_t b, bool accumulate = true, Site site = Site::current()) {

@@ -133,9 +133,9 @@ __device__ __forceinline__ void keep_before_wait(float x) {
   if (__builtin_expect(x < 0, 0)) __nanosleep(1);
 }
 
-enum class Major { k, mn };  // how B is stored: [n][k], or [k][n]
+enum class Major { k, mn };  // how B is stored: [n][k], or [k][n]; and A in shared memory: [64][k], or [k][64]
 
-// wgmma<b_major>(d, a, b, accumulate): d: float[n / 2], a: a descriptor or four registers, b: a descriptor.
+// wgmma<b_major, a_major>(d, a, b, accumulate): d: float[n / 2], a: a descriptor or four registers, b: a descriptor.
 // Without accumulate, d's old values count for nothing.
 // clang-format off
 #define QENG_EIGHT(a, b, c, d, e, f, g, h) "%" #a ", %" #b ", %" #c ", %" #d ", %" #e ", %" #f ", %" #g ", %" #h
@@ -175,17 +175,18 @@ enum class Major { k, mn };  // how B is stored: [n][k], or [k][n]
 
 // n columns, count = n / 2 registers; p0..p6: the numbers of the operands after d's.
 #define QENG_WGMMA(n, count, p0, p1, p2, p3, p4, p5, p6)                                                       \
-  template <Major b_major>                                                                                     \
+  template <Major b_major, Major a_major = Major::k>                                                           \
   __device__ __forceinline__ void wgmma(float (&d)[count], uint64_t a, uint64_t b, bool accumulate = true) {   \
     asm volatile(                                                                                              \
         "{\n"                                                                                                  \
         ".reg .pred p;\n"                                                                                      \
         "setp.ne.b32 p, %" #p2 ", 0;\n"                                                                        \
         "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 "                                            \
-        "{" QENG_LIST_##count "}, %" #p0 ", %" #p1 ", p, 1, 1, 0, %" #p3 ";\n"                                 \
+        "{" QENG_LIST_##count "}, %" #p0 ", %" #p1 ", p, 1, 1, %" #p4 ", %" #p3 ";\n"                          \
         "}\n"                                                                                                  \
         : QENG_D##count                                                                                        \
-        : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(static_cast<int>(b_major)));                  \
+        : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(static_cast<int>(b_major)),                   \
+          "n"(static_cast<int>(a_major)));                                                                     \
   }                                                                                                            \
   template <Major b_major>                                                                                     \
   __device__ __forceinline__ void wgmma(float (&d)[count], const uint32_t (&a)[4], uint64_t b,                 \
