@@ -205,11 +205,24 @@ Op packed_product(Operands& o, int64_t m, int64_t n, int64_t k, bool forward) {
 
 // Products over `depths` that are one: with an adapter's or of several layers; the forward pass, or the input's gradient.
 Op product_sum(Operands& o, int64_t m, int64_t n, std::initializer_list<int64_t> depths, bool forward) {
-  MatmulSum op;
-  op.trans_b = forward, op.c = o.empty(kHalf, {m, n});
+  MatmulSum::Sum sum;
   for (const int64_t k : depths) {
-    op.a.push_back(o.random(kHalf, {m, k}));
-    op.b.push_back(forward ? o.random(kHalf, {n, k}, 0.02f) : o.random(kHalf, {k, n}, 0.02f));
+    sum.a.push_back(o.random(kHalf, {m, k}));
+    sum.b.push_back(forward ? o.random(kHalf, {n, k}, 0.02f) : o.random(kHalf, {k, n}, 0.02f));
+  }
+  sum.c = o.empty(kHalf, {m, n});
+  return MatmulSum{.sums = {sum}, .trans_b = forward};
+}
+// Layers of `widths` that read one x [t, k]: the forward pass, or the gradients of the weights.
+Op products_of_one(Operands& o, int64_t t, int64_t k, std::initializer_list<int64_t> widths, bool forward) {
+  MatmulSum op{.sums = {}, .trans_a = !forward, .trans_b = forward};
+  const View x = o.random(kHalf, {t, k});
+  for (const int64_t n : widths) {
+    if (forward)
+      op.sums.push_back({.a = {x}, .b = {o.random(kHalf, {n, k}, 0.02f)}, .bias = {}, .c = o.empty(kHalf, {t, n})});
+    else
+      op.sums.push_back(
+          {.a = {o.random(kHalf, {t, n})}, .b = {x}, .bias = {}, .c = o.constant(kFull, {n, k}, 0), .acc = true});
   }
   return op;
 }
@@ -744,6 +757,26 @@ std::vector<Case> cases(const Model& m, int64_t t) {
          return product_sum(o, t, hidden, {kRank, kv, kRank, kv, kRank, hidden}, false);
        },
        ""},
+      {"matmul_sum q k v, y",
+       [=](Operands& o) {
+         return products_of_one(o, t, hidden, {hidden, kv, kv}, true);
+       },
+       ""},
+      {"matmul_sum gate up, y",
+       [=](Operands& o) {
+         return products_of_one(o, t, hidden, {wide, wide}, true);
+       },
+       ""},
+      {"matmul_sum q k v, dw",
+       [=](Operands& o) {
+         return products_of_one(o, t, hidden, {hidden, kv, kv}, false);
+       },
+       ""},
+      {"matmul_sum gate up, dw",
+       [=](Operands& o) {
+         return products_of_one(o, t, hidden, {wide, wide}, false);
+       },
+       ""},
       {"lora_down q k v", [=](Operands& o) { return lora_down(o, t, hidden, 3, false); }, ""},
       {"lora_down down", [=](Operands& o) { return lora_down(o, t, wide, 1, false); }, ""},
       {"lora_down_grad q k v", [=](Operands& o) { return lora_down(o, t, hidden, 3, true); }, ""},
@@ -1109,10 +1142,11 @@ int bench(const Settings& settings) {
         const double by_flops = needed.flops / (uses_bf16(sets[0]) ? limits.flops_bf16 : limits.flops_f32);
         // The rate of matrix products is a limit for what is made of them; the arithmetic of a norm has another.
         const bool products =
-            std::holds_alternative<Matmul>(sets[0]) || std::holds_alternative<LmHeadLoss>(sets[0]) ||
-            std::holds_alternative<Attention>(sets[0]) || std::holds_alternative<AttentionGrad>(sets[0]) ||
-            std::holds_alternative<RowLinear>(sets[0]) || std::holds_alternative<PagedAttention>(sets[0]) ||
-            std::holds_alternative<GroupedMatmul>(sets[0]) || std::holds_alternative<GroupedMatmulGrad>(sets[0]);
+            std::holds_alternative<Matmul>(sets[0]) || std::holds_alternative<MatmulSum>(sets[0]) ||
+            std::holds_alternative<LmHeadLoss>(sets[0]) || std::holds_alternative<Attention>(sets[0]) ||
+            std::holds_alternative<AttentionGrad>(sets[0]) || std::holds_alternative<RowLinear>(sets[0]) ||
+            std::holds_alternative<PagedAttention>(sets[0]) || std::holds_alternative<GroupedMatmul>(sets[0]) ||
+            std::holds_alternative<GroupedMatmulGrad>(sets[0]);
         const bool moves = !products || by_bytes > by_flops;
         const double share = (moves ? by_bytes : by_flops) / median;
         row.add("op", op_name(sets[0]))

@@ -20,13 +20,14 @@ inline MatmulSizes sizes_of(const Matmul& op) {
 }
 
 // The products of a sum, in their order: the first ones add to what is there, and the last one has the bias.
-inline Matmul product_of(const MatmulSum& op, size_t i) {
-  return {.a = op.a[i],
-          .b = op.b[i],
-          .bias = i + 1 == op.a.size() ? op.bias : View(),
-          .c = op.c,
+inline Matmul product_of(const MatmulSum& op, const MatmulSum::Sum& sum, size_t i) {
+  return {.a = sum.a[i],
+          .b = sum.b[i],
+          .bias = i + 1 == sum.a.size() ? sum.bias : View(),
+          .c = sum.c,
+          .trans_a = op.trans_a,
           .trans_b = op.trans_b,
-          .acc = op.acc || i > 0};
+          .acc = sum.acc || i > 0};
 }
 
 // The matrices of an operand of BatchedMatmul: their number, and rows and columns of each, or of their transposes.

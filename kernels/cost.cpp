@@ -1,6 +1,7 @@
 // What each operation must move and compute at least; the profiler sets measured times against it.
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "kernels/backend.h"
 #include "kernels/kv_pools.h"
@@ -56,6 +57,14 @@ Cost of(const AnyOp& op) {
 Cost of(const Matmul& op) {
   const double k = static_cast<double>(op.trans_a ? op.a.rows() : op.a.columns());
   return {bytes_of(op), 2 * count(op.c) * k + (op.bias ? count(op.c) : 0)};
+}
+Cost of(const MatmulSum& op) {  // what several products read, once
+  MatmulSum moved = op;
+  std::set<const void*> seen;
+  moved.views([&](const char*, View& view, Access access) {
+    if (access == Access::read && !seen.insert(view.data).second) view = {};
+  });
+  return {bytes_of(moved), static_cast<double>(op.flops())};
 }
 Cost of(const RowLinear& op) {
   double flops = 0;

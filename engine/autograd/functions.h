@@ -14,12 +14,12 @@ struct Lora {
 };
 
 // y = x w^T + bias + lora.scale * (dropout(x) a^T) b^T of each layer.  x: [..., in]  w: [out, in]  y: [..., out] of dtype
-// out. What their adapters read of x is read once, and its gradient, their sum, is written once. The rank is contracted
-// first, forward and backward, so no [out, in] product of an adapter ever exists. w may be frozen; it has x's dtype, or a
-// stored one (f16, bf16 under f32, a block format), whose decoded values count. Its learner, if it has one, takes its
-// gradient last.
-// fp8: w is of f32 or bf16, and products with it are of E4M3: x, w and the gradient of y are each rounded by one scale
-// (Fp8Round in kernels/ops.h). What an adapter adds is not.
+// out. What their adapters read of x is read once, and its gradient, their sum, is written once; their outputs are one
+// operation, and the gradients of their weights another. The rank is contracted first, forward and backward, so no
+// [out, in] product of an adapter ever exists. w may be frozen; it has x's dtype, or a stored one (f16, bf16 under f32, a
+// block format), whose decoded values count. Its learner, if it has one, takes its gradient last.
+// fp8: w is of f32 or bf16, and products with it are of E4M3, one after another: x, w and the gradient of y are each
+// rounded by one scale (Fp8Round in kernels/ops.h). What an adapter adds is not.
 struct LinearLayer {
   TensorPtr w, bias;
   Lora lora;

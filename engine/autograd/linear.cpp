@@ -1,5 +1,6 @@
 // Linear layers, with and without adapters.
 #include <algorithm>
+#include <utility>
 
 #include "engine/autograd/functions.h"
 #include "engine/autograd/learner.h"
@@ -79,29 +80,38 @@ Fp8 rounded(Tape& tape, const View& x, bool lying, bool turned) {
   return result;
 }
 
-// y of one layer. The adapter's share comes first, so that the large product is rounded last where each is. x8: x in E4M3,
-// once a layer has wanted it.
-void forward(Tape& tape, Linears& l, size_t i, DType out, Fp8& x8) {
+// A sum of one product is that product.
+void run_sums(Tape& tape, const MatmulSum& op) {
+  if (op.sums.size() == 1 && op.sums[0].a.size() == 1)
+    tape.device().run(product_of(op, op.sums[0], 0));
+  else if (!op.sums.empty())
+    tape.device().run(op);
+}
+
+// y of all layers. The adapter's share comes first, so that the large product is rounded last where each is.
+void forward(Tape& tape, Linears& l, DType out) {
   Device& device = tape.device();
-  const LinearLayer& layer = l.layers[i];
-  Shape shape(l.x->view.shape, l.x->view.shape + l.x->view.rank);
-  shape.back() = layer.w->view.shape[0];
-  l.y[i] = make_tensor(device, shape, out);
-  const View y = l.y[i]->view, bias = layer.bias ? layer.bias->view : View();
-  if (layer.fp8) {
-    if (layer.lora) device.run(Matmul{.a = l.u[i]->view, .b = layer.lora.b->view, .c = y, .trans_b = true});
-    if (!x8.lying) x8 = rounded(tape, l.x->view, true, false);
-    const Fp8 w8 = rounded(tape, l.w(i), true, false);
-    device.run(Fp8Matmul{x8.lying->view, w8.lying->view, x8.scale->view, w8.scale->view, bias, y, bool(layer.lora)});
-  } else if (layer.lora) {
-    device.run(MatmulSum{.a = {l.u[i]->view, l.x->view},
-                         .b = {layer.lora.b->view, layer.w->view},
-                         .bias = bias,
-                         .c = y,
-                         .trans_b = true});
-  } else {
-    device.run(Matmul{.a = l.x->view, .b = layer.w->view, .bias = bias, .c = y, .trans_b = true});
+  MatmulSum products{.sums = {}, .trans_b = true};
+  Fp8 x8;
+  for (size_t i = 0; i < l.count(); ++i) {
+    const LinearLayer& layer = l.layers[i];
+    Shape shape(l.x->view.shape, l.x->view.shape + l.x->view.rank);
+    shape.back() = layer.w->view.shape[0];
+    l.y[i] = make_tensor(device, shape, out);
+    const View y = l.y[i]->view, bias = layer.bias ? layer.bias->view : View();
+    if (layer.fp8) {
+      if (layer.lora) device.run(Matmul{.a = l.u[i]->view, .b = layer.lora.b->view, .c = y, .trans_b = true});
+      if (!x8.lying) x8 = rounded(tape, l.x->view, true, false);
+      const Fp8 w8 = rounded(tape, l.w(i), true, false);
+      device.run(Fp8Matmul{x8.lying->view, w8.lying->view, x8.scale->view, w8.scale->view, bias, y, bool(layer.lora)});
+      continue;
+    }
+    MatmulSum::Sum sum{.a = {}, .b = {}, .bias = bias, .c = y};
+    if (layer.lora) sum.a.push_back(l.u[i]->view), sum.b.push_back(layer.lora.b->view);
+    sum.a.push_back(l.x->view), sum.b.push_back(layer.w->view);
+    products.sums.push_back(sum);
   }
+  run_sums(tape, products);
 }
 
 // The gradient of y, or null where nothing needs it; where y was asked for in another dtype than x's, in x's.
@@ -126,6 +136,7 @@ std::vector<Fp8> rounded_gradients(Tape& tape, const Linears& l, const std::vect
 void weights_back(Tape& tape, const Linears& l, const std::vector<TensorPtr>& dy, const std::vector<Fp8>& dy8) {
   Device& device = tape.device();
   Fp8 x8;
+  MatmulSum products{.sums = {}, .trans_a = true};
   for (size_t i = l.count(); i-- > 0;) {
     const LinearLayer& layer = l.layers[i];
     if (!dy[i]) continue;
@@ -135,14 +146,18 @@ void weights_back(Tape& tape, const Linears& l, const std::vector<TensorPtr>& dy
     }
     if (!learns(layer)) continue;
     const Tape::Target dw = tape.gradient_of(layer.w);
+    const auto same = [&](const MatmulSum::Sum& other) { return other.c.data == dw.view.data; };
+    if (std::any_of(products.sums.begin(), products.sums.end(), same))  // several layers share the weight
+      run_sums(tape, std::exchange(products, {.sums = {}, .trans_a = true}));
     if (!layer.fp8) {
-      device.run(Matmul{.a = dy[i]->view, .b = l.x->view, .c = dw.view, .trans_a = true, .acc = dw.acc});
+      products.sums.push_back({.a = {dy[i]->view}, .b = {l.x->view}, .bias = {}, .c = dw.view, .acc = dw.acc});
       continue;
     }
     if (!x8.turned) x8 = rounded(tape, l.x->view, false, true);
     device.run(
         Fp8Matmul{dy8[i].turned->view, x8.turned->view, dy8[i].scale->view, x8.scale->view, {}, dw.view, dw.acc});
   }
+  run_sums(tape, products);
 }
 
 // Of the adapters a and b; du: the gradients of x a^T, [rows, rank]. Those of a come from one reading of x, but for one
@@ -183,7 +198,7 @@ void add_fp8(Tape& tape, const Linears& l, size_t i, const Fp8& dy8, const View&
 // dx, the sum of what all layers hand back.
 void input_back(Tape& tape, const Linears& l, const std::vector<TensorPtr>& dy, const std::vector<Fp8>& dy8,
                 const std::vector<TensorPtr>& du) {
-  MatmulSum sum;
+  MatmulSum::Sum sum;
   for (size_t i = l.count(); i-- > 0;) {
     if (!dy[i]) continue;
     if (du[i]) sum.a.push_back(du[i]->view), sum.b.push_back(l.lora(i).a->view);
@@ -191,10 +206,7 @@ void input_back(Tape& tape, const Linears& l, const std::vector<TensorPtr>& dy, 
   }
   const Tape::Target dx = tape.gradient_of(l.x);
   sum.c = dx.view, sum.acc = dx.acc;
-  if (sum.a.size() == 1)
-    tape.device().run(product_of(sum, 0));
-  else if (!sum.a.empty())
-    tape.device().run(sum);
+  if (!sum.a.empty()) run_sums(tape, {.sums = {sum}});
   bool acc = dx.acc || !sum.a.empty();
   for (size_t i = l.count(); i-- > 0;)
     if (dy[i] && l.layers[i].fp8) add_fp8(tape, l, i, dy8[i], dx.view, acc), acc = true;
@@ -244,10 +256,9 @@ std::vector<TensorPtr> linears(Tape& tape, const TensorPtr& x, const std::vector
     l.dropped = true, l.subsequence[i] = tape.next_subsequence();
   }
   down(tape, l);
+  forward(tape, l, out);
   std::vector<TensorPtr> tracked;
-  Fp8 x8;
   for (size_t i = 0; i < count; ++i) {
-    forward(tape, l, i, out, x8);
     const auto& [w, bias, lora, fp8] = layers[i];
     if (tape.wants({x, w, bias, lora.a, lora.b}) || (w->learner && tape.recording())) tracked.push_back(l.y[i]);
   }

@@ -30,13 +30,16 @@ void check_shapes(const Matmul& op) {
 
 void check_shapes(const MatmulSum& op) {
   const Check check{op.name};
-  check.that(!op.a.empty() && op.a.size() == op.b.size(), [&] {
-    return std::to_string(op.a.size()) + " first sides and " + std::to_string(op.b.size()) +
-           " second ones; expected as many of both, one at least";
-  });
-  for (size_t i = 0; i < op.a.size(); ++i) {
-    check.dtype("a", op.a[i], {op.a[0].dtype});
-    check_shapes(product_of(op, i));
+  check.that(!op.sums.empty(), "there are no sums");
+  for (const MatmulSum::Sum& sum : op.sums) {
+    check.that(!sum.a.empty() && sum.a.size() == sum.b.size(), [&] {
+      return std::to_string(sum.a.size()) + " first sides and " + std::to_string(sum.b.size()) +
+             " second ones; expected as many of both, one at least";
+    });
+    for (size_t i = 0; i < sum.a.size(); ++i) {
+      check.dtype("a", sum.a[i], {op.sums[0].a[0].dtype});
+      check_shapes(product_of(op, sum, i));
+    }
   }
 }
 

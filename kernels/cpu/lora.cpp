@@ -14,7 +14,8 @@ void multiply(const Matmul& op, CpuContext& context) {
 }  // namespace
 
 void run(const MatmulSum& op, CpuContext& context) {
-  for (size_t i = 0; i < op.a.size(); ++i) multiply(product_of(op, i), context);
+  for (const MatmulSum::Sum& sum : op.sums)
+    for (size_t i = 0; i < sum.a.size(); ++i) multiply(product_of(op, sum, i), context);
 }
 
 void run(const LoraDown& op, CpuContext& context) {

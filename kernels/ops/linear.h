@@ -23,24 +23,35 @@ struct Matmul {
   }
 };
 
-// c = sum_i a_i op(b_i) + bias + (acc ? c : 0): products whose results are one, which is written once.
-// a_i: [m, k_i]   b_i: [k_i, n], or all [n, k_i] with trans_b   c: [m, n]   bias: [n]   Dtypes as of Matmul; where c is
-// bf16, a device may round to it after each product, in their order.
+// Sums of products, each written once, several at a time:  c = sum_i op(a_i) op(b_i) + bias + (acc ? c : 0)
+// A layer and its adapter are one sum, and so is what layers that read one x hand back to it. The results of such
+// layers are several, and so are the gradients of their weights: a device that makes them together is filled by small
+// ones too.
+// op(a_i): [m, k_i]   op(b_i): [k_i, n]   c: [m, n]   bias: [n]   Dtypes as of Matmul, those of a the same in all.
+// m, n and k_i differ from sum to sum, and no two share memory of c. Where c is bf16, a device may round to it after
+// each product, in their order.
 struct MatmulSum {
   static constexpr const char* name = "matmul_sum";
-  std::vector<View> a, b;
-  View bias, c;
-  bool trans_b = false, acc = false;
+  struct Sum {
+    std::vector<View> a, b;
+    View bias, c;
+    bool acc = false;
+  };
+  std::vector<Sum> sums;
+  bool trans_a = false, trans_b = false;
   int64_t flops() const {
-    int64_t depth = 0;
-    for (const View& each : a) depth += each.columns();
-    return 2 * c.elements() * depth;
+    int64_t flops = 0;
+    for (const Sum& sum : sums)
+      for (const View& a : sum.a) flops += 2 * sum.c.elements() * (trans_a ? a.rows() : a.columns());
+    return flops;
   }
   template <class F>
   void views(F f) {
-    for (View& each : a) f("a", each, Access::read);
-    for (View& each : b) f("b", each, Access::read);
-    f("bias", bias, Access::read), f("c", c, acc ? Access::update : Access::write);
+    for (Sum& sum : sums) {
+      for (View& each : sum.a) f("a", each, Access::read);
+      for (View& each : sum.b) f("b", each, Access::read);
+      f("bias", sum.bias, Access::read), f("c", sum.c, sum.acc ? Access::update : Access::write);
+    }
   }
 };
 

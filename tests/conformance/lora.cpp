@@ -17,27 +17,48 @@ struct Sizes {
   int64_t of(Draw& draw, int64_t most) const { return whole ? 8 * draw.size((most + 7) / 8) : draw.size(most); }
 };
 
-// One product with a narrow one before it, as an adapter's; or those of several layers; or any.
+// One sum: a product with a narrow one before it, as an adapter's; or those of several layers; or any.
+MatmulSum::Sum sum_of(Draw& draw, const MatmulSum& op, const Sizes& sizes, int64_t m, int64_t n, DType weights,
+                      int64_t count) {
+  MatmulSum::Sum sum;
+  for (int64_t i = 0; i < count; ++i) {
+    const bool narrow = i % 2 == 0 && i + 1 < count;
+    int64_t k = op.trans_a ? draw.size(200) : sizes.of(draw, narrow ? 40 : 200);
+    const DType dtype = narrow ? sizes.dtype : weights;
+    if (op.trans_b && is_block(dtype)) k = draw.row_length(weights, 256);
+    sum.a.push_back(op.trans_a ? draw.tensor(sizes.dtype, {k, m}) : draw.tensor(sizes.dtype, {m, k}));
+    sum.b.push_back(op.trans_b ? draw.tensor(dtype, {n, k}) : draw.tensor(dtype, {k, n}));
+  }
+  if (draw.integer(0, 3) == 0) sum.bias = draw.tensor(draw.flip() ? DType::f32 : sizes.dtype, {n});
+  return sum;
+}
+
+// One sum; or those of several layers, which share m or, with trans_a, n; or any.
 Op matmul_sum(Draw& draw) {
   const Sizes sizes(draw);
   MatmulSum op;
-  const bool stored = draw.integer(0, 4) == 0;
-  const int64_t m = stored ? draw.size(20) : draw.size(sizes.whole ? 300 : 70), count = draw.integer(1, 6);
-  int64_t n = sizes.of(draw, draw.integer(0, 3) ? 100 : 300);
-  op.trans_b = draw.flip(), op.acc = draw.integer(0, 3) == 0;
+  const bool stored = draw.integer(0, 4) == 0, acc = draw.integer(0, 3) == 0;
+  op.trans_a = draw.integer(0, 2) == 0, op.trans_b = draw.flip() && !(sizes.whole && op.trans_a);
   const DType weights = stored ? draw.stored_dtype(sizes.dtype) : sizes.dtype;
-  if (!op.trans_b && stored) n = draw.row_length(weights, 256);
+  const auto rows = [&] {
+    if (stored || !sizes.whole) return draw.size(stored ? 20 : 70);
+    return op.trans_a ? sizes.of(draw, 300) : draw.size(300);
+  };
+  const auto columns = [&] {
+    return !op.trans_b && stored ? draw.row_length(weights, 256) : sizes.of(draw, draw.flip() ? 100 : 300);
+  };
+  const bool alike = draw.integer(0, 3) > 0;
+  const int64_t count = draw.integer(1, 5), m = rows(), n = columns();
+  const DType result = draw.flip() ? DType::f32 : sizes.dtype;
   for (int64_t i = 0; i < count; ++i) {
-    const bool narrow = i % 2 == 0 && i + 1 < count;
-    int64_t k = sizes.of(draw, narrow ? 40 : 200);
-    const DType dtype = narrow ? sizes.dtype : weights;
-    if (op.trans_b && is_block(dtype)) k = draw.row_length(weights, 256);
-    op.a.push_back(draw.tensor(sizes.dtype, {m, k}));
-    op.b.push_back(op.trans_b ? draw.tensor(dtype, {n, k}) : draw.tensor(dtype, {k, n}));
+    const int64_t products = count == 1 ? draw.integer(1, 6) : draw.integer(1, 2);
+    const int64_t own_m = alike && !op.trans_a ? m : rows(), own_n = alike && op.trans_a ? n : columns();
+    MatmulSum::Sum sum = sum_of(draw, op, sizes, own_m, own_n, weights, products);
+    const DType own = alike || draw.flip() ? result : sizes.dtype;
+    sum.acc = acc && draw.integer(0, 3);
+    sum.c = sum.acc ? draw.tensor(own, {own_m, own_n}) : draw.empty(own, {own_m, own_n});
+    op.sums.push_back(sum);
   }
-  if (draw.integer(0, 3) == 0) op.bias = draw.tensor(draw.flip() ? DType::f32 : sizes.dtype, {n});
-  const DType result = draw.integer(0, 3) == 0 ? DType::f32 : sizes.dtype;
-  op.c = op.acc ? draw.tensor(result, {m, n}) : draw.empty(result, {m, n});
   return op;
 }
 
@@ -81,23 +102,25 @@ Op lora_up_grad(Draw& draw) {
   return op;
 }
 
-// Both sides of a sum of two products; the gradient of the one side is a sum again where products share it.
+// Both sides of a sum of two products. What its two first sides hand on are two results of one operation, and so are
+// its two second ones.
 Chain sum_chain(Draw& draw) {
-  MatmulSum forward;
+  MatmulSum forward{.sums = {{}}, .trans_b = true}, first, second{.sums = {}, .trans_a = true};
+  MatmulSum::Sum& sum = forward.sums[0];
   const int64_t m = draw.size(5), n = draw.size(5);
-  std::vector<Op> gradients;
   Pairs pairs;
-  forward.trans_b = true, forward.c = draw.empty(DType::f32, {m, n});
-  const View dout = draw.like(forward.c);
+  sum.c = draw.empty(DType::f32, {m, n});
+  const View dout = draw.like(sum.c);
   for (int i = 0; i < 2; ++i) {
     const int64_t k = draw.size(6);
-    forward.a.push_back(draw.tensor(DType::f32, {m, k})), forward.b.push_back(draw.tensor(DType::f32, {n, k}));
-    const View da = draw.empty_like(forward.a.back()), db = draw.empty_like(forward.b.back());
-    gradients.push_back(MatmulSum{.a = {dout}, .b = {forward.b.back()}, .bias = {}, .c = da});
-    gradients.push_back(Matmul{.a = dout, .b = forward.a.back(), .c = db, .trans_a = true});
-    pairs.push_back({forward.a.back(), da}), pairs.push_back({forward.b.back(), db});
+    const View a = draw.tensor(DType::f32, {m, k}), b = draw.tensor(DType::f32, {n, k});
+    const View da = draw.empty_like(a), db = draw.empty_like(b);
+    sum.a.push_back(a), sum.b.push_back(b);
+    first.sums.push_back({.a = {dout}, .b = {b}, .bias = {}, .c = da});
+    second.sums.push_back({.a = {dout}, .b = {a}, .bias = {}, .c = db});
+    pairs.push_back({a, da}), pairs.push_back({b, db});
   }
-  return {forward, gradients, forward.c, dout, pairs};
+  return {forward, {first, second}, sum.c, dout, pairs};
 }
 
 // Without a factor, which LoraUpGrad gives to du.
@@ -115,14 +138,15 @@ Chain down_chain(Draw& draw) {
 }
 
 Chain up_chain(Draw& draw) {
-  MatmulSum forward;
   const int64_t rows = draw.size(5), n = draw.size(6), rank = draw.size(4);
-  forward.a = {draw.tensor(DType::f32, {rows, rank})}, forward.b = {draw.tensor(DType::f32, {n, rank})};
-  forward.trans_b = true, forward.c = draw.empty(DType::f32, {rows, n});
-  const View dout = draw.like(forward.c);
-  LoraUpGrad back{.dy = dout, .b = forward.b[0], .u = forward.a[0], .du = draw.empty_like(forward.a[0]), .db = {}};
-  back.db = draw.empty_like(forward.b[0]);
-  return {forward, {back}, forward.c, dout, {{forward.a[0], back.du}, {forward.b[0], back.db}}};
+  const View u = draw.tensor(DType::f32, {rows, rank}), b = draw.tensor(DType::f32, {n, rank});
+  const View y = draw.empty(DType::f32, {rows, n}), dout = draw.like(y);
+  const LoraUpGrad back{.dy = dout, .b = b, .u = u, .du = draw.empty_like(u), .db = draw.empty_like(b)};
+  return {MatmulSum{.sums = {{.a = {u}, .b = {b}, .bias = {}, .c = y}}, .trans_b = true},
+          {back},
+          y,
+          dout,
+          {{u, back.du}, {b, back.db}}};
 }
 
 // c (+)= alpha op(a) op(b) of what sheets hold.
@@ -143,19 +167,21 @@ void add_product(const Array<T>& a, bool trans_a, const Array<T>& b, bool trans_
 
 template <class T>
 void reference(const MatmulSum& op, Sheet<T>& sheet) {
-  Array<T>& c = sheet.update(op.c, op.acc);
-  const double rounding = unit_roundoff(op.c.dtype);
-  for (size_t i = 0; i < op.a.size(); ++i) {
-    Array<T> b = sheet.in(op.b[i]);
-    if (op.b[i].dtype != op.a[i].dtype)
-      for (T& x : b.values) x = kept(x, unit_roundoff(op.a[i].dtype));  // decoded to a's dtype
-    add_product(sheet.in(op.a[i]), false, b, op.trans_b, T(1), c);
-    if (i + 1 < op.a.size())
-      for (T& x : c.values) x = kept(x, rounding);
+  for (const MatmulSum::Sum& sum : op.sums) {
+    Array<T>& c = sheet.update(sum.c, sum.acc);
+    const double rounding = unit_roundoff(sum.c.dtype);
+    for (size_t i = 0; i < sum.a.size(); ++i) {
+      Array<T> b = sheet.in(sum.b[i]);
+      if (sum.b[i].dtype != sum.a[i].dtype)
+        for (T& x : b.values) x = kept(x, unit_roundoff(sum.a[i].dtype));  // decoded to a's dtype
+      add_product(sheet.in(sum.a[i]), op.trans_a, b, op.trans_b, T(1), c);
+      if (i + 1 < sum.a.size())
+        for (T& x : c.values) x = kept(x, rounding);
+    }
+    if (!sum.bias) continue;
+    const Array<T> bias = sheet.in(sum.bias);
+    for (int64_t i = 0; i < c.size(); ++i) c[i] += bias[i % bias.size()];
   }
-  if (!op.bias) return;
-  const Array<T> bias = sheet.in(op.bias);
-  for (int64_t i = 0; i < c.size(); ++i) c[i] += bias[i % bias.size()];
 }
 
 template <class T>

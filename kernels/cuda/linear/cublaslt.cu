@@ -185,7 +185,7 @@ class Opened : public CublasLt {
     return true;
   }
 
-  bool is_faster(const std::string& shape, const std::function<void()>& ours, const std::function<void()>& library,
+  bool is_faster(const std::string& shape, const std::function<bool()>& ours, const std::function<bool()>& library,
                  int64_t flops, CudaContext& context) override {
     const auto decided = ours_.find(shape);
     if (decided != ours_.end()) return decided->second;
@@ -202,8 +202,9 @@ class Opened : public CublasLt {
     };
     if (known()) return ours_[shape];
     if (context.reserving || recording(context.stream)) return ours_[shape] = false;
-    const float by_library = time_of([&] { return library(), true; }, "cuBLASLt: " + shape, context, 0);
-    const float by_ours = time_of([&] { return ours(), true; }, "cuBLASLt: " + shape, context, by_library);
+    const float by_library = time_of(library, "cuBLASLt: " + shape, context, 0);
+    const float by_ours = time_of(ours, "cuBLASLt: " + shape, context, by_library);
+    if (by_library == 0 || by_ours == 0) return ours_[shape] = false;
     const bool faster = by_ours < by_library * kClearlyBetter;
     choices_[shape] = {faster, names[faster], double{faster ? by_ours : by_library} * 1e3};
     keep_choices();

@@ -23,9 +23,10 @@ class CublasLt {
   virtual bool run(const CudaGemm& gemm, CudaContext& context) = 0;
 
   // Whether a kernel of ours is faster than the library's products at what both leave the same memory with. Chosen and
-  // kept as algorithms are, under the name of the shape; where nothing was timed, ours is for little work alone.
-  virtual bool is_faster(const std::string& shape, const std::function<void()>& ours,
-                         const std::function<void()>& library, int64_t flops, CudaContext& context) = 0;
+  // kept as algorithms are, under the name of the shape; where nothing was timed, ours is for little work alone. Both
+  // say whether they could queue the work.
+  virtual bool is_faster(const std::string& shape, const std::function<bool()>& ours,
+                         const std::function<bool()>& library, int64_t flops, CudaContext& context) = 0;
 };
 
 // Opens the library. Null in the emulator, where a wrong QENG_CUBLASLT is refused all the same. Throws

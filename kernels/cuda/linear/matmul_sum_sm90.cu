@@ -1,10 +1,12 @@
-// MatmulSum of bf16 on Hopper, by wgmma and TMA: a tile of c keeps its sums in registers through all products, one chain of
-// depth, and is written once. The last warpgroup of a block fetches stages of both sides into a ring of shared memory, a
-// tile after another and without waiting for its end; each of the two before it multiplies 64 rows.
+// MatmulSum of bf16 on Hopper, by wgmma and TMA: a tile of c keeps its sums in registers through all products, one
+// chain of depth, and is written once; tiles of several results follow each other as if they were one. The last
+// warpgroup of a block fetches stages of both sides into a ring of shared memory, a tile after another and without
+// waiting for its end; each of the two before it multiplies 64 rows.
 #include <algorithm>
 
 #include "kernels/cuda/linear/matmul_sum.h"
 #include "kernels/cuda/ptx/ring.h"
+#include "kernels/cuda/vector.h"
 
 namespace qeng {
 
@@ -13,14 +15,19 @@ namespace {
 constexpr int kGroup = 128, kGroups = 2, kHigh = 64;  // threads of a warpgroup, how many multiply, and rows of each
 constexpr int kRows = kGroups * kHigh, kThreads = (kGroups + 1) * kGroup;
 constexpr int kDepth = 64, kRowBytes = kDepth * 2;  // of a stage
+constexpr int kPanel = kDepth * kRowBytes;
 constexpr int kMostShared = 227 * 1024;
 constexpr int kOutRows = 16;    // of c that a warp turns around in shared memory,
 constexpr int kOutBytes = 128;  // as many bytes of each at a time
-constexpr int kMostProducts = 8;
+constexpr int kMostProducts = 8, kMostSums = 4;
 
-template <int kColumns>
+// down_a, down_b: the depth runs down the rows of a, of b, as they are stored; otherwise along them. Down those of a it
+// runs for results that have the same columns and rows of their own (tall); otherwise it is the other way.
+template <int columns, bool down_a, bool down_b>
 struct SumTile {
-  static constexpr int kSideA = kRows * kRowBytes, kStage = kSideA + kColumns * kRowBytes;
+  static constexpr int kColumns = columns;
+  static constexpr bool kDownA = down_a, kDownB = down_b, kTall = down_a;
+  static constexpr int kSideA = kRows / kDepth * kPanel, kStage = kSideA + kColumns * kRowBytes;
   static constexpr int kOut = kGroups * kGroup / kWarp * kOutRows * kOutBytes;
   static constexpr int kStages = std::min(8, (kMostShared - kOut - 256) / kStage);
   static constexpr int kOutAt = kStages * kStage, kBarriersAt = kOutAt + kOut;
@@ -28,64 +35,96 @@ struct SumTile {
   static_assert(kStages >= 4 && kStage % 1024 == 0 && kShared <= kMostShared);
 };
 
-struct Products {
+struct Sum {
+  int first, end;       // of its products
+  int64_t m, n, tiles;  // tiles: along the side that is its own
+  const void* bias;     // or null
+  void* c;
+  bool bias_f32, acc;
+};
+struct Sums {
   TensorMap a[kMostProducts], b[kMostProducts];
   int k[kMostProducts];
+  Sum sum[kMostSums];
   int count;
-  int64_t m, n;
-  const void* bias;  // or null
-  void* c;
-  bool bias_f32;
+  int64_t own, shared;  // tiles along the side that each sum has of its own, of all, and along the other
 };
 
 struct Place {
+  int sum;
   int64_t row, column;
 };
-// Eight tiles side by side meet all rows before the next eight do: with sixteen below each other they are a wave.
-template <int kColumns>
-__device__ Place place_of(const Products& p, int64_t number) {
+// Eight tiles side by side meet all of the other side before the next eight do: with sixteen below each other they are
+// a wave.
+template <class T>
+__device__ Place place_of(const Sums& p, int64_t number) {
   constexpr int kBand = 8;
-  const int64_t down = (p.m + kRows - 1) / kRows, across = (p.n + kColumns - 1) / kColumns;
-  const int64_t band = number / (kBand * down), left = across - band * kBand, width = left < kBand ? left : kBand;
-  const int64_t within = number - band * kBand * down;
-  return {within / width * kRows, (band * kBand + within % width) * kColumns};
+  const int64_t band = number / (kBand * p.shared), left = p.own - band * kBand, width = left < kBand ? left : kBand;
+  const int64_t within = number - band * kBand * p.shared, other = within / width;
+  int64_t own = band * kBand + within % width;
+  int i = 0;
+  while (i + 1 < p.count && own >= p.sum[i].tiles) own -= p.sum[i++].tiles;
+  if constexpr (T::kTall) return {i, own * kRows, other * T::kColumns};
+  return {i, other * kRows, own * T::kColumns};
 }
 
-template <int kColumns, bool kDown>
-__device__ __forceinline__ void fetch(const Products& p, int64_t tiles) {
-  using T = SumTile<kColumns>;
+// A stage's part of one side: `count` rows or columns from `first` on, and the depth from k on.
+template <bool kDown, int count>
+__device__ __forceinline__ void fetch_side(char* to, const TensorMap* map, int first, int k, uint64_t* barrier) {
+  if constexpr (kDown) {
+    for (int panel = 0; panel < count / kDepth; ++panel)
+      ptx::tma_load(to + panel * kPanel, map, first + panel * kDepth, 0, k, barrier);
+  } else {
+    ptx::tma_load(to, map, k, 0, first, barrier);
+  }
+}
+
+template <class T>
+__device__ __forceinline__ void fetch(const Sums& p, int64_t tiles) {
   char* const shared = shared_memory();
   uint64_t *const full = reinterpret_cast<uint64_t*>(shared + T::kBarriersAt), *const empty = full + T::kStages;
   Ring<T::kStages> turn;
   for (int64_t number = blockIdx.x; number < tiles; number += gridDim.x) {
-    const Place tile = place_of<kColumns>(p, number);
+    const Place tile = place_of<T>(p, number);
     const int row = static_cast<int>(tile.row), column = static_cast<int>(tile.column);
-    for (int i = 0; i < p.count; ++i)
+    for (int i = p.sum[tile.sum].first; i < p.sum[tile.sum].end; ++i)
       for (int k = 0; k < p.k[i]; k += kDepth, turn.next()) {
         char* const to = shared + turn.stage * T::kStage;
         uint64_t* const barrier = full + turn.stage;
         ptx::mbarrier_wait(empty + turn.stage, turn.parity ^ 1);
         ptx::mbarrier_arrive_expect(barrier, T::kStage);
-        ptx::tma_load(to, p.a + i, k, 0, row, barrier);
-        if constexpr (kDown) {
-          for (int panel = 0; panel < kColumns / kDepth; ++panel)
-            ptx::tma_load(to + T::kSideA + panel * (kDepth * kRowBytes), p.b + i, column + panel * kDepth, 0, k,
-                          barrier);
-        } else {
-          ptx::tma_load(to + T::kSideA, p.b + i, k, 0, column, barrier);
-        }
+        fetch_side<T::kDownA, kRows>(to, p.a + i, row, k, barrier);
+        fetch_side<T::kDownB, T::kColumns>(to + T::kSideA, p.b + i, column, k, barrier);
       }
   }
 }
 
-// Rows of the warp's and 128 bytes of columns at a time, through its part of shared memory: 16 bytes to a lane.
+// Rows of the warp's and 128 bytes of columns at a time, through its part of shared memory: 16 bytes to a lane. What a
+// result in f32 is added to is asked for some passes ahead.
 template <int kColumns, class Out>
-__device__ __forceinline__ void write_tile(const Products& p, Place tile, const float (&sum)[kColumns / 2], char* out) {
+__device__ __forceinline__ void write_tile(const Sum& p, Place tile, const float (&sum)[kColumns / 2], char* out) {
   constexpr int kSize = static_cast<int>(sizeof(Out)), kAtOnce = kOutBytes / kSize, kVector = 16 / kSize;
+  constexpr int kPasses = kColumns / kAtOnce, kEach = kOutRows * 8 / kWarp, kAhead = 2;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const int64_t row0 = tile.row + warp * kOutRows;
+  const auto place = [&](int pass, int i) -> Out* {  // of a vector of the lane's, or null
+    const int64_t row = row0 + (i * kWarp + lane) / 8, column = tile.column + pass * kAtOnce + lane % 8 * kVector;
+    return row < p.m && column < p.n ? static_cast<Out*>(p.c) + row * p.n + column : nullptr;
+  };
+  [[maybe_unused]] float old[kPasses][kEach][kVector];
+  const auto ask = [&](int pass) {
 #pragma unroll
-  for (int pass = 0; pass < kColumns / kAtOnce; ++pass) {
+    for (int i = 0; i < kEach; ++i) {
+      const Out* from = p.acc ? place(pass, i) : nullptr;
+      unpack(from ? load<kVector>(from) : Pack<Out, kVector>{}, old[pass][i]);
+    }
+  };
+  if constexpr (kSize == 4) {
+#pragma unroll
+    for (int pass = 0; pass < kAhead; ++pass) ask(pass);
+  }
+#pragma unroll
+  for (int pass = 0; pass < kPasses; ++pass) {
 #pragma unroll
     for (int n = 0; n < kAtOnce / 8; ++n) {
       const float* own = sum + (pass * (kAtOnce / 8) + n) * 4;
@@ -106,65 +145,73 @@ __device__ __forceinline__ void write_tile(const Products& p, Place tile, const 
       }
     }
     __syncwarp();
+    if constexpr (kSize == 4)
+      if (pass + kAhead < kPasses) ask(pass + kAhead);
 #pragma unroll
-    for (int i = lane; i < kOutRows * 8; i += kWarp) {
-      const int row = i / 8, chunk = i % 8;
-      const int64_t column = tile.column + pass * kAtOnce + chunk * kVector;
-      if (row0 + row < p.m && column < p.n)
-        *reinterpret_cast<uint4*>(static_cast<Out*>(p.c) + (row0 + row) * p.n + column) =
-            *reinterpret_cast<const uint4*>(out + row * kOutBytes + (chunk ^ row % 8) * 16);
+    for (int i = 0; i < kEach; ++i) {
+      const int row = (i * kWarp + lane) / 8, chunk = lane % 8;
+      auto values = load<kVector>(reinterpret_cast<const Out*>(out + row * kOutBytes + (chunk ^ row % 8) * 16));
+      if constexpr (kSize == 4) {
+        float value[kVector];
+        unpack(values, value);
+#pragma unroll
+        for (int e = 0; e < kVector; ++e) value[e] += old[pass][i][e];
+        values = pack<Out>(value);
+      }
+      if (Out* const to = place(pass, i)) store(to, values);
     }
     __syncwarp();
   }
 }
 
 // Adds so many slices of 16 of the depth, as one batch.
-template <ptx::Major kMajor, int kCount, uint32_t kSlice, int kSums>
-__device__ __forceinline__ void slices(float (&sum)[kSums], uint64_t a, uint64_t b, bool accumulate) {
+template <class T, int kCount>
+__device__ __forceinline__ void slices(float (&sum)[T::kColumns / 2], uint64_t a, uint64_t b, bool accumulate) {
+  constexpr auto kMajor = [](bool down) { return down ? ptx::Major::mn : ptx::Major::k; };
+  constexpr auto kNext = [](bool down) { return down ? 16u * kRowBytes : 32u; };  // bytes from a slice to the next
   ptx::wgmma_start(sum);
 #pragma unroll
   for (int d = 0; d < kCount; ++d)
-    ptx::wgmma<kMajor>(sum, ptx::advance(a, d * 32), ptx::advance(b, d * kSlice), accumulate || d > 0);
+    ptx::wgmma<kMajor(T::kDownB), kMajor(T::kDownA)>(sum, ptx::advance(a, d * kNext(T::kDownA)),
+                                                     ptx::advance(b, d * kNext(T::kDownB)), accumulate || d > 0);
   ptx::wgmma_commit();
 }
 
-template <int kColumns, bool kDown, class Out>
-__device__ __forceinline__ void multiply(const Products& p, int64_t tiles) {
-  using T = SumTile<kColumns>;
-  constexpr ptx::Major kMajor = kDown ? ptx::Major::mn : ptx::Major::k;
-  constexpr uint32_t kSlice = kDown ? 16 * kRowBytes : 32;  // bytes from 16 of the depth to the next, in b
+template <class T, class Out>
+__device__ __forceinline__ void multiply(const Sums& p, int64_t tiles) {
   char* const shared = shared_memory();
   uint64_t *const full = reinterpret_cast<uint64_t*>(shared + T::kBarriersAt), *const empty = full + T::kStages;
   const int group = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kGroup, 0);
   char* const out = shared + T::kOutAt + static_cast<int>(threadIdx.x) / kWarp * (kOutRows * kOutBytes);
   Ring<T::kStages> turn;
   for (int64_t number = blockIdx.x; number < tiles; number += gridDim.x) {
-    float sum[kColumns / 2];
+    const Place tile = place_of<T>(p, number);
+    const Sum& own = p.sum[tile.sum];
+    float sum[T::kColumns / 2];
     int before = -1;  // the stage whose products may be under way
-    for (int i = 0; i < p.count; ++i)
+    for (int i = own.first; i < own.end; ++i)
       for (int k = 0; k < p.k[i]; k += kDepth, turn.next()) {
         const char* stage = shared + turn.stage * T::kStage;
-        const uint64_t a = ptx::tile_descriptor(stage + group * (kHigh * kRowBytes)),
-                       b = ptx::tile_descriptor(stage + T::kSideA, kDown ? kDepth * kRowBytes : 16);
+        const uint64_t a = ptx::tile_descriptor(stage + group * kPanel),  // 64 rows, or 64 columns of 64 rows
+            b = ptx::tile_descriptor(stage + T::kSideA, T::kDownB ? kPanel : 16);
         ptx::mbarrier_wait(full + turn.stage, turn.parity);
         if (k + kDepth / 2 < p.k[i])
-          slices<kMajor, kDepth / 16, kSlice>(sum, a, b, before >= 0);
+          slices<T, kDepth / 16>(sum, a, b, before >= 0);
         else  // of an adapter
-          slices<kMajor, kDepth / 32, kSlice>(sum, a, b, before >= 0);
+          slices<T, kDepth / 32>(sum, a, b, before >= 0);
         ptx::wgmma_wait<1>();
         if (before >= 0) release(empty + before);
         before = turn.stage;
       }
     ptx::wgmma_wait<0>(sum);
     release(empty + before);
-    write_tile<kColumns, Out>(p, place_of<kColumns>(p, number), sum, out);
+    write_tile<T::kColumns, Out>(own, tile, sum, out);
   }
 }
 
-template <int kColumns, bool kDown, class Out>
-__global__ void __launch_bounds__(kThreads, 1) matmul_sum(const __grid_constant__ Products p, int64_t tiles) {
+template <class T, class Out>
+__global__ void __launch_bounds__(kThreads, 1) matmul_sum(const __grid_constant__ Sums p, int64_t tiles) {
 #if QENG_SM90
-  using T = SumTile<kColumns>;
   if (threadIdx.x == 0) {
     uint64_t* const full = reinterpret_cast<uint64_t*>(shared_memory() + T::kBarriersAt);
     init_ring(full, full + T::kStages, T::kStages, kGroups * kGroup / kWarp);
@@ -173,10 +220,10 @@ __global__ void __launch_bounds__(kThreads, 1) matmul_sum(const __grid_constant_
   __syncthreads();
   if (threadIdx.x < kGroups * kGroup) {
     ptx::registers_take<232>();
-    multiply<kColumns, kDown, Out>(p, tiles);
+    multiply<T, Out>(p, tiles);
   } else {
     ptx::registers_give<40>();
-    if (threadIdx.x == kGroups * kGroup) fetch<kColumns, kDown>(p, tiles);
+    if (threadIdx.x == kGroups * kGroup) fetch<T>(p, tiles);
   }
 #else
   __trap();
@@ -185,27 +232,37 @@ __global__ void __launch_bounds__(kThreads, 1) matmul_sum(const __grid_constant_
 
 View matrix(const View& view) { return View(view.data, view.dtype, {view.rows(), 1, view.columns()}); }
 
-template <int kColumns, bool kDown, class Out>
+template <class T, class Out>
 void queue(const MatmulSum& op, CudaContext& context) {
-  Products p{};
-  p.count = static_cast<int>(op.a.size()), p.m = op.c.rows(), p.n = op.c.columns();
-  p.bias = op.bias.data, p.bias_f32 = op.bias.dtype == DType::f32, p.c = op.c.data;
-  for (int i = 0; i < p.count; ++i) {
-    const View &a = op.a[static_cast<size_t>(i)], &b = op.b[static_cast<size_t>(i)];
-    p.a[i] = panel_map(matrix(a), kRows), p.b[i] = panel_map(matrix(b), kDown ? kDepth : kColumns);
-    p.k[i] = static_cast<int>(a.columns());
+  Sums p{};
+  int products = 0;
+  for (const MatmulSum::Sum& from : op.sums) {
+    Sum& sum = p.sum[p.count++];
+    sum.first = products, sum.m = from.c.rows(), sum.n = from.c.columns(), sum.c = from.c.data, sum.acc = from.acc;
+    sum.bias = from.bias.data, sum.bias_f32 = from.bias.dtype == DType::f32;
+    for (size_t i = 0; i < from.a.size(); ++i, ++products) {
+      p.a[products] = panel_map(matrix(from.a[i]), T::kDownA ? kDepth : kRows);
+      p.b[products] = panel_map(matrix(from.b[i]), T::kDownB ? kDepth : T::kColumns);
+      p.k[products] = static_cast<int>(op.trans_a ? from.a[i].rows() : from.a[i].columns());
+    }
+    sum.end = products;
+    const int64_t down = ceil_div(sum.m, kRows), across = ceil_div(sum.n, T::kColumns);
+    sum.tiles = T::kTall ? down : across, p.shared = T::kTall ? across : down;
+    p.own += sum.tiles;
   }
-  const int64_t tiles = ceil_div(p.m, kRows) * ceil_div(p.n, kColumns);
-  QENG_LAUNCH(context, (matmul_sum<kColumns, kDown, Out>),
+  const int64_t tiles = p.own * p.shared;
+  QENG_LAUNCH(context, (matmul_sum<T, Out>),
               dim3(static_cast<unsigned>(std::min<int64_t>(tiles, context.multiprocessors))), dim3(kThreads),
-              SumTile<kColumns>::kShared, p, tiles);
+              T::kShared, p, tiles);
 }
 
 template <int kColumns>
 void queue(const MatmulSum& op, CudaContext& context) {
-  for_float(op.c, [&](auto* type) {
+  for_float(op.sums[0].c, [&](auto* type) {
     using Out = std::remove_pointer_t<decltype(type)>;
-    op.trans_b ? queue<kColumns, false, Out>(op, context) : queue<kColumns, true, Out>(op, context);
+    op.trans_a   ? queue<SumTile<kColumns, true, true>, Out>(op, context)
+    : op.trans_b ? queue<SumTile<kColumns, false, false>, Out>(op, context)
+                 : queue<SumTile<kColumns, false, true>, Out>(op, context);
   });
 }
 
@@ -213,16 +270,25 @@ void queue(const MatmulSum& op, CudaContext& context) {
 
 bool suits_matmul_sum(const MatmulSum& op, const CudaContext& context) {
   const auto fits = [](const View& view) { return view.dtype == DType::bf16 && fits_tensor_map(matrix(view)); };
-  bool suits = kHopperCompiled && context.capability == 90 && !op.acc && op.a.size() <= kMostProducts &&
-               op.c.columns() % 8 == 0 && aligned(op.c.data, 16);
-  for (size_t i = 0; i < op.a.size(); ++i) suits = suits && fits(op.a[i]) && fits(op.b[i]);
-  return suits;
+  const View& first = op.sums[0].c;
+  bool suits =
+      kHopperCompiled && context.capability == 90 && op.sums.size() <= kMostSums && !(op.trans_a && op.trans_b);
+  size_t products = 0;
+  for (const MatmulSum::Sum& sum : op.sums) {
+    const View& c = sum.c;
+    suits = suits && c.dtype == first.dtype && (op.trans_a ? c.columns() == first.columns() : c.rows() == first.rows());
+    suits = suits && c.columns() % 8 == 0 && aligned(c.data, 16) && !(sum.acc && c.dtype == DType::bf16);
+    for (size_t i = 0; i < sum.a.size(); ++i, ++products) suits = suits && fits(sum.a[i]) && fits(sum.b[i]);
+  }
+  return suits && products <= kMostProducts;
 }
 
-// Narrow tiles read each side more often; they are for a c that has few tiles to each multiprocessor.
+// Narrow tiles read each side more often; they are for results that have few tiles to each multiprocessor.
 void matmul_sum_sm90(const MatmulSum& op, CudaContext& context) {
-  const auto time = [&](int64_t columns, double each) {
-    const int64_t tiles = ceil_div(op.c.rows(), kRows) * ceil_div(op.c.columns(), columns);
+  const auto time = [&](int columns, double each) {
+    int64_t tiles = 0;
+    for (const MatmulSum::Sum& sum : op.sums)
+      tiles += ceil_div(sum.c.rows(), kRows) * ceil_div(sum.c.columns(), columns);
     return static_cast<double>(ceil_div(tiles, context.multiprocessors)) * each;
   };
   time(128, 0.55) < time(256, 1) ? queue<128>(op, context) : queue<256>(op, context);
