@@ -26,13 +26,14 @@ Op grouped_matmul(Draw& draw) {
   GroupedMatmul op;
   const Groups of =
       groups(draw, draw.pick<int64_t>({1, 1, 20, 20, 70, 200}));  // of 1: a row for an expert, as in decoding
-  const bool whole = draw.integer(0, 2) == 0;                     // vectors of bf16, as tensor cores take them
-  const DType dtype = whole ? DType::bf16 : draw.float_dtype();
+  const bool whole = draw.integer(0, 2) == 0;  // vectors of bf16, or of f16 weights, as tensor cores take them
   const bool stored = draw.flip();
+  const DType dtype = whole && !stored ? DType::bf16 : draw.float_dtype();
   const DType weights = stored ? draw.stored_dtype(dtype) : dtype;
   op.apart = draw.flip(), op.tall = !op.apart && draw.flip(), op.acc = draw.flip();
   const auto columns = [&](int64_t most) { return whole ? 8 * draw.size(most) : draw.columns(most); };
-  const int64_t along = stored ? draw.row_length(weights, 512) : columns(40), across = columns(stored ? 8 : 40);
+  const int64_t along = is_block(weights) ? draw.row_length(weights, 512) : columns(stored ? 64 : 40),
+                across = columns(stored ? 8 : 40);
   const int64_t k = op.tall ? across : along, n = op.tall ? along : across;
   op.x = draw.tensor(dtype, {of.rows, k}), op.first = of.first;
   op.w = draw.tensor(weights, {of.experts, across, along});

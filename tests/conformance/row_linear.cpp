@@ -9,12 +9,12 @@ namespace qeng::conformance {
 namespace {
 
 // Weights of one dtype and rows of a length that suits it, or of many dtypes; a row of x, a few, and many.
-// Or of bf16 as tensor cores take it, tiles of many rows on both sides.
+// Or of bf16 or f16 as tensor cores take it, tiles of many rows on both sides.
 Op row_linear(Draw& draw) {
   draw.sometimes_misalign();
   RowLinear op;
   const bool mixed = draw.integer(0, 3) == 0, dense = draw.integer(0, 3) == 0, tiles = !mixed && !draw.integer(0, 5);
-  const DType one = tiles   ? DType::bf16
+  const DType one = tiles   ? draw.pick({DType::bf16, DType::f16})
                     : dense ? draw.pick({DType::f32, DType::bf16, DType::f16})
                             : draw.block_format();
   const int64_t k = mixed   ? 256 * draw.integer(1, 2)

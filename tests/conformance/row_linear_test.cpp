@@ -1,4 +1,6 @@
 // What RowLinear promises beyond its equation: the bits of a row of y depend on that row of x alone.
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "tests/catch.h"
@@ -82,7 +84,7 @@ TEST_CASE("a row of a linear layer of dense weights has the same bits in any bat
         Draw draw(base_seed());
         const View x = draw.tensor(dtype, {kRows, k}), w = draw.tensor(stored, {kOut, k});
         // Of many rows; then x and y may lie anywhere.
-        const bool tiles = stored == DType::bf16 || (stored == DType::f16 && dtype == DType::bf16);
+        const bool tiles = stored != DType::f32;
         const int64_t rows = tiles ? kRows : 20;
         const std::vector<char> all = result(*target.backend, draw, x, w, 0, rows);
         for (const bool anywhere : {false, true}) {
@@ -98,6 +100,61 @@ TEST_CASE("a row of a linear layer of dense weights has the same bits in any bat
           }
         }
       }
+}
+
+TEST_CASE("sums of f16 weights by an x in f32 are as good as sums in f32, of few rows and of many") {
+  constexpr int64_t kOut = 3, k = 4096;
+  for (Named& target : backends())
+    for (const int64_t rows : {1, 70}) {
+      Draw draw(base_seed());
+      // Of one sign, so that what tensor cores cut off adds up. A chain of k sums of theirs is off by 300 units.
+      const View x = draw.tensor(DType::f32, {rows, k}, 0.25, 1), w = draw.tensor(DType::f16, {kOut, k}, 0.25, 1);
+      const std::vector<char> bytes = result(*target.backend, draw, x, w, 0, rows);
+      const auto* const y = reinterpret_cast<const float*>(bytes.data());
+      double worst = 0;
+      for (int64_t r = 0; r < rows; r += 23)
+        for (int64_t j = 0; j < kOut; ++j) {
+          double sum = 0;
+          for (int64_t l = 0; l < k; ++l) sum += decode(x, r * k + l) * decode(w, j * k + l);
+          worst = std::max(worst, std::fabs(y[r * kOut + j] - sum) / sum);
+        }
+      INFO(target.name << ", " << rows << " rows: off by " << worst / 0x1p-24 << " units");
+      CHECK(worst < 32 * 0x1p-24);
+    }
+}
+
+TEST_CASE(
+    "a row of an expert of floats has the bits of a linear layer of that row alone, however many rows experts have") {
+  constexpr int64_t kExperts = 3, kOut = 41, k = 200;
+  const std::vector<std::vector<double>> boundaries{{0, 1, 1, 31}, {0, 40, 40, 130}, {0, 170, 171, 410}};
+  for (Named& target : backends())
+    for (const DType stored : {DType::f32, DType::bf16, DType::f16})
+      for (const DType dtype : {DType::f32, DType::bf16})
+        for (const std::vector<double>& first : boundaries) {
+          if (stored == DType::f32 && (dtype != stored || first.back() > 100)) continue;
+          Draw draw(base_seed());
+          GroupedMatmul op;
+          const auto rows = static_cast<int64_t>(first.back()) + 2;  // the last are of no expert
+          op.x = draw.tensor(dtype, {rows, k}), op.w = draw.tensor(stored, {kExperts, kOut, k});
+          op.first = draw.values(DType::i32, first), op.y = draw.empty(DType::f32, {rows, kOut}), op.apart = true;
+          const Outcome outcome = run_on(*target.backend, op, draw.buffers());
+          const View& y = std::get<GroupedMatmul>(outcome.rebased).y;
+          INFO(target.name << ", " << dtype_name(stored) << " and x " << dtype_name(dtype) << ", " << rows << " rows");
+          for (int64_t e = 0; e < kExperts; ++e) {
+            View own = draw.empty(stored, {kOut, k});
+            std::memcpy(own.data, op.w.as<char>() + static_cast<size_t>(e) * own.bytes(), own.bytes());
+            const auto begin = static_cast<int64_t>(first[static_cast<size_t>(e)]);
+            const auto end = static_cast<int64_t>(first[static_cast<size_t>(e) + 1]);
+            for (const int64_t row : {begin, (begin + end) / 2, end - 1}) {
+              if (row < begin || row >= end) continue;
+              const std::vector<char> alone = result(*target.backend, draw, op.x, own, row, 1);
+              CHECK(std::memcmp(alone.data(), y.as<float>() + row * kOut, alone.size()) == 0);
+            }
+            draw.buffers().pop_back();
+          }
+          const float* const last = y.as<float>() + (rows - 1) * kOut;
+          CHECK(std::all_of(last, last + kOut, [](float each) { return each == 0; }));
+        }
 }
 
 TEST_CASE("one-bit and ternary weights give the same bits with every instruction set that has fused products") {

@@ -13,7 +13,8 @@ by one product, and a product of a warp takes so many; so the loop itself tells 
 
 Attention over a paged cache in bf16 or f16 (paged_mma.cu, the form for decoding) is counted likewise: a pass of its loop
 takes 64 keys and their values of a head, whose products by tensor cores must all be in the loop. What ends a piece of 256
-keys stands in the loop too, and counts as if it ended each pass.
+keys stands in the loop too, and counts as if it ended each pass. So are f16 weights by few rows of x (row_few.cu): a pass
+of a warp takes 64 elements of 32 rows.
 
 Some instruction of the loop must move on by just as many bytes of a row; else codes are no longer taken so. Each kernel
 has a limit, and no kernel of the library may use local memory. With NVDISASM, its reading of the counted files is compared.
@@ -48,8 +49,10 @@ LIMITS = {
     ("PTQ1_0", 1): 59.8, ("TQ1_0", 1): 79.2,
     ("cache bf16", 64): 7.1, ("cache bf16", 128): 4.7, ("cache bf16", 256): 3.0,  # the second: dimensions of a head
     ("cache f16", 64): 7.9, ("cache f16", 128): 5.0, ("cache f16", 256): 3.2,
+    ("F16 x f32", 32): GOAL, ("F16 x bf16", 32): GOAL,
 }
 CACHE_KEYS = 64  # of a pass
+FEW_DEPTH = 64  # elements of a row of f16 weights, likewise
 
 # What a GPU issues while it reads a byte: multiprocessors, each with 4 schedulers of 32 threads, times GHz (boost), over
 # GB/s, by the makers' data sheets. Instructions are counted for sm_90a alone: other GPUs' code differs a little.
@@ -87,6 +90,12 @@ def cached(name):
     """Of a mangled name: (format, dimensions) of the kernels of attention that decode; or None."""
     found = re.search(r"16paged_mma_kernelI.*4FormI\w*?\d(bf16|f16)ELi(\d+)ELi16E", name)
     return found and (f"cache {found[1]}", int(found[2]))
+
+
+def few(name):
+    """Of a mangled name: (format, rows of the weight to a warp) of f16 weights by few rows of x; or None."""
+    found = re.search(r"14row_few_kernelI(f|NS_4bf16E)", name)
+    return found and ("F16 x f32" if found[1] == "f" else "F16 x bf16", 32)
 
 
 def words(code):
@@ -127,17 +136,28 @@ def instructions_a_byte(kernel, warps, code, found):
     return 32 * (last + 1 - first) / taken
 
 
-def of_cache(kernel, code, found):
-    """The same of a pass over keys and values of two bytes an element."""
-    dim, products = kernel[1], [i for i, word in found.items() if word == "mma"]
+def of_pass(kernel, code, found, wanted, warps, taken):
+    """The same of a pass in which `warps` warps take so many bytes, by so many products of each."""
+    products = [i for i, word in found.items() if word == "mma"]
     inside = lambda loop: sum(loop[0] <= i <= loop[1] for i in products)
     first, last = max(machine_code.loops(code), key=lambda loop: (inside(loop), loop[0] - loop[1]))
-    # Of 16 rows, 8 columns and 16 terms: a warp's 16 keys times the queries, and its quarter of the columns.
-    wanted = dim // 16 * 2 + CACHE_KEYS // 16 * (dim // 4 // 8)
     if inside((first, last)) != wanted:
         sys.exit(f"FAILED: {kernel}: {inside((first, last))} products in the loop, expected {wanted}: tell tests/gpu/instructions.py "
                  "how to count")
-    return 128 * (last + 1 - first) / (2 * CACHE_KEYS * dim * 2)
+    return 32 * warps * (last + 1 - first) / taken
+
+
+def of_cache(kernel, code, found):
+    """Of keys and values of two bytes an element."""
+    dim = kernel[1]
+    # Of 16 rows, 8 columns and 16 terms: a warp's 16 keys times the queries, and its quarter of the columns.
+    return of_pass(kernel, code, found, dim // 16 * 2 + CACHE_KEYS // 16 * (dim // 4 // 8), 4, 2 * CACHE_KEYS * dim * 2)
+
+
+def of_few(kernel, code, found):
+    """Of f16 weights: products of 16 rows, 8 of the 16 of x and 8 terms, two for an element of x in f32."""
+    wanted = kernel[1] // 16 * 2 * FEW_DEPTH // 8 * (2 if "f32" in kernel[0] else 1)
+    return of_pass(kernel, code, found, wanted, 1, kernel[1] * FEW_DEPTH * 2)
 
 
 def faults(figures, limits):
@@ -171,7 +191,7 @@ def main():
     for architecture, elf in machine_code.cubins(library):
         if architecture != 90:
             continue
-        some = any(counted(name) or cached(name) for name, _ in machine_code.sections(elf))
+        some = any(counted(name) or cached(name) or few(name) for name, _ in machine_code.sections(elf))
         theirs = machine_code.disassembled(nvdisasm, elf) if nvdisasm and some else {}
         for name, code in machine_code.sections(elf):
             code = machine_code.instructions(code)
@@ -183,6 +203,8 @@ def main():
                 wrong.append(f"{name} uses local memory")
             if of := cached(name):
                 figures[of] = of_cache(of, code, found)
+            if of := few(name):  # of linear layers and of experts
+                figures[of] = max(figures.get(of, 0), of_few(of, code, found))
             if of := counted(name):
                 figures[of[0]] = instructions_a_byte(*of, code, found)
                 compiler = machine_code.compiler(elf)

@@ -1,5 +1,5 @@
-// RowLinear, and GroupedMatmul apart, by f32, bf16 and f16 weights, in f32; x is rounded to bf16 where the weight is bf16.
-// Products of bf16 and f16 weights that tensor cores can take are theirs (row_tensor.h).
+// RowLinear, and GroupedMatmul apart, by f32 weights, and by bf16 and f16 whose rows are no whole vectors, in f32; x is
+// rounded to bf16 where the weight is bf16. Other products of bf16 and f16 weights are for tensor cores (row_tensor.h).
 #include "kernels/cuda/linear/grouped_rows.h"
 #include "kernels/cuda/linear/row_tensor.h"
 
@@ -10,11 +10,6 @@ namespace {
 // Loads of the weight under way in each lane: more rows of x leave fewer registers, and more work for each load.
 template <int kRows>
 constexpr int kAhead = kRows == 1 ? 4 : 2;
-
-// Blocks of a multiprocessor, or 0 to leave it to ptxas: of eight elements by one row it would make 40 registers on
-// sm_86, and spill them. Here it has 64.
-template <int n, int kRows>
-constexpr int kBlocksAtOnce = n == 8 && kRows == 1 ? 8 : 0;
 
 // Row j of a weight times rows first .. first + rows of x. W: of the weight, X: of x. n: elements to a load.
 template <class W, class X, int n, int kRows>
@@ -59,7 +54,7 @@ __device__ void multiply_dense(const RowProducts& p, const RowWeight& weight, in
 
 // kRows: 1 or kBatchRows.
 template <class W, class X, int n, int kRows>
-__global__ void __launch_bounds__(kRowWarps* kWarp, kBlocksAtOnce<n, kRows>) dense_rows(RowProducts p) {
+__global__ void __launch_bounds__(kRowWarps* kWarp) dense_rows(RowProducts p) {
   int64_t j = int64_t{blockIdx.x} * kRowWarps + threadIdx.x / kWarp;
   const RowWeight& weight = weight_of(p, j);
   if (j >= weight.n) return;
@@ -82,9 +77,9 @@ __global__ void __launch_bounds__(kRowWarps* kWarp, 4)  // unasked, ptxas takes 
     clear_rows(g, of, j);
 }
 
-// Elements to an access where rows are whole vectors; those of bf16 are for tensor cores.
+// Elements to an access where rows are whole vectors; those of bf16 and f16 are for tensor cores.
 template <class W, class X>
-constexpr int kRowVector = std::is_same_v<W, bf16> ? 1 : kVector<W, X>;
+constexpr int kRowVector = std::is_same_v<W, float> ? kVector<W, X> : 1;
 
 template <class W, class X>
 void launch_dense(const char* name, const RowProducts& p, CudaContext& context) {
@@ -123,37 +118,43 @@ void for_types(DType weight, bool x_f32, F f) {
 }
 
 constexpr int kCopyThreads = 256;
-template <class X>
-__global__ void __launch_bounds__(kCopyThreads) copy_elements(const X* x, bf16* to, int64_t count) {
+template <class X, class To>
+__global__ void __launch_bounds__(kCopyThreads) copy_elements(const X* x, To* to, int64_t count) {
   const int64_t i = int64_t{blockIdx.x} * kCopyThreads + threadIdx.x;
   if (i < count) put(to + i, to_f32(x[i]));
 }
-// x in bf16, where tensor cores can read it.
-bf16* copied_in_bf16(const RowProducts& p, CudaContext& context) {
+// The same products of an x that tensor cores can read: at a multiple of 16 bytes, and in bf16 where the weight is.
+RowProducts with_x_for(DType dtype, RowProducts p, CudaContext& context) {
+  const bool rounds = p.x_f32 && dtype == DType::bf16;
+  if (!rounds && aligned(p.x, 16)) return p;
   const int64_t count = p.rows * p.k;
-  bf16* to = context.scratch.take<bf16>(count);
   const dim3 grid(static_cast<unsigned>(ceil_div(count, kCopyThreads)));
-  if (p.x_f32)
-    QENG_LAUNCH(context, copy_elements<float>, grid, dim3(kCopyThreads), 0, static_cast<const float*>(p.x), to, count);
-  else
-    QENG_LAUNCH(context, copy_elements<bf16>, grid, dim3(kCopyThreads), 0, static_cast<const bf16*>(p.x), to, count);
-  return to;
+  const auto copy = [&](auto* from, auto* to) {
+    using X = std::remove_pointer_t<decltype(from)>;
+    using To = std::remove_pointer_t<decltype(to)>;
+    to = context.scratch.take<To>(count);
+    QENG_LAUNCH(context, (copy_elements<X, To>), grid, dim3(kCopyThreads), 0, static_cast<const X*>(p.x), to, count);
+    p.x = to;
+  };
+  float* const f32 = nullptr;
+  bf16* const b16 = nullptr;
+  rounds ? copy(f32, b16) : p.x_f32 ? copy(f32, f32) : copy(b16, b16);
+  return p;
 }
 
 }  // namespace
 
 bool suits_tensor_cores(const RowProducts& p, DType dtype) {
-  bool suits = (dtype == DType::bf16 || (dtype == DType::f16 && !p.x_f32)) && p.k % 8 == 0;
+  bool suits = dtype != DType::f32 && p.k % 8 == 0;
   for (int i = 0; i < p.count; ++i) suits = suits && aligned(p.weight[i].w, 16);
   return suits;
 }
 
 void dense_products(const char* name, const RowProducts& p, const RowEnd& end, DType dtype, CudaContext& context) {
   if (suits_tensor_cores(p, dtype)) {
-    RowProducts bf16_rows = p;
-    if (p.x_f32 || !aligned(p.x, 16)) bf16_rows.x = copied_in_bf16(p, context);
-    return dtype == DType::bf16 && suits_row_wgmma(p, context) ? row_wgmma(name, bf16_rows, end, context)
-                                                               : row_mma(name, bf16_rows, dtype, end, context);
+    const RowProducts products = with_x_for(dtype, p, context);
+    return dtype == DType::bf16 && suits_row_wgmma(p, context) ? row_wgmma(name, products, end, context)
+                                                               : row_mma(name, products, dtype, end, context);
   }
   for_types(dtype, p.x_f32, [&](auto* w, auto* x) {
     launch_dense<std::remove_pointer_t<decltype(w)>, std::remove_pointer_t<decltype(x)>>(name, p, context);
@@ -161,10 +162,11 @@ void dense_products(const char* name, const RowProducts& p, const RowEnd& end, D
 }
 
 void grouped_dense(const char* name, const GroupedProducts& g, DType dtype, CudaContext& context) {
-  if (dtype == DType::bf16 && suits_tensor_cores(g.p, dtype)) {
-    GroupedProducts bf16_rows = g;
-    if (g.p.x_f32 || !aligned(g.p.x, 16)) bf16_rows.p.x = copied_in_bf16(g.p, context);
-    return suits_row_wgmma(g.p, context) ? row_wgmma(name, bf16_rows, context) : row_mma(name, bf16_rows, context);
+  if (suits_tensor_cores(g.p, dtype)) {
+    GroupedProducts products = g;
+    products.p = with_x_for(dtype, g.p, context);
+    return dtype == DType::bf16 && suits_row_wgmma(g.p, context) ? row_wgmma(name, products, context)
+                                                                 : row_mma(name, products, dtype, context);
   }
   for_types(dtype, g.p.x_f32, [&](auto* w, auto* x) {
     launch_grouped<std::remove_pointer_t<decltype(w)>, std::remove_pointer_t<decltype(x)>>(name, g, context);

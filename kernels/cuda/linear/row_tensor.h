@@ -1,9 +1,9 @@
-// What the kernels of RowLinear, and of GroupedMatmul apart, by bf16 tensor cores share (row_mma.cu, row_wgmma.cu): which
-// part of y a thread block makes, and how sums go there.
+// What the kernels of RowLinear, and of GroupedMatmul apart, by tensor cores share (row_mma.cu, row_few.cu,
+// row_wgmma.cu): which part of y a thread block makes, and how sums go there.
 //
 // The rows of a weight are the first side of a product, which is as high as the instruction, and the rows of x the
-// second, of which there may be few. An element of y is a chain of instructions of 16 k each, in the order of k,
-// whichever tile it lies in: so its bits are the same in any batch.
+// second, of which there may be few. An element of y is a chain of instructions of 16 k each, in the order of k (of f16
+// weights: as row_halves.h says), whichever tile it lies in: so its bits are the same in any batch.
 #pragma once
 #include "kernels/cuda/linear/grouped_rows.h"
 #include "kernels/cuda/vector.h"
@@ -13,9 +13,9 @@ namespace qeng {
 constexpr int kTensorDepth = 64;  // k of a stage: 128 bytes of a row, which the widest swizzle spans
 constexpr int kBand = 16;         // tiles of weights that meet all rows of x before the next: 16 MB at k = 4096, in L2
 
-// What a tile of y is made of: rows first_j .. of a weight, and `rows` rows of x from first_row on, none where a slot of
-// experts is empty. map: the number of the weight; map_row: the row of its matrix that first_j is, where experts follow
-// each other. unclaimed: rows of no expert, to become 0.
+// What a tile of y is made of: rows first_j .. of a weight, and `rows` rows of x from first_row on, none where a slot
+// of experts is empty. map: the number of the weight; map_row: the row of its matrix that first_j is, where experts
+// follow each other. unclaimed: rows of no expert, to become 0.
 struct RowTile {
   RowWeight weight;
   int map, rows;
@@ -97,8 +97,8 @@ __device__ inline void finish_eight(const RowProducts& p, const RowWeight& weigh
   store(y, pack<Y>(value));
 }
 
-// sums: `rows` rows of kColumns floats in shared memory, `pitch` floats from one to the next, to rows first .. of a tile
-// and columns first_j .. of y. By kThreads threads.
+// sums: `rows` rows of kColumns floats in shared memory, `pitch` floats from one to the next, to rows first .. of a
+// tile and columns first_j .. of y. By kThreads threads.
 template <int kColumns, int kThreads>
 __device__ inline void write_sums(const RowProducts& p, const RowTile& tile, const float* sums, int pitch, int first,
                                   int rows, int64_t first_j, int thread) {
@@ -123,12 +123,12 @@ __device__ inline void write_sums(const RowProducts& p, const RowTile& tile, con
 constexpr int sum_pitch(int columns) { return columns + 4; }
 static_assert(sum_pitch(32) % 16 == 4 && sum_pitch(64) % 16 == 4 && sum_pitch(128) % 16 == 4);
 
-// Whether tensor cores take the products: weights in bf16, or in f16 by an x in bf16, whose rows lie at multiples of 16
-// bytes. Nothing else counts, so that all rows of all batches go one way.
+// Whether tensor cores take the products: weights in bf16 or f16 whose rows lie at multiples of 16 bytes. Nothing else
+// counts, so that all rows of all batches go one way.
 bool suits_tensor_cores(const RowProducts& p, DType dtype);
-// x: [rows, k] bf16 at a multiple of 16 bytes. dtype: of the weights, bf16 if it is not said.
+// x: [rows, k] at a multiple of 16 bytes, in bf16; for f16 weights as x_f32 says. dtype: of the weights.
 void row_mma(const char* name, const RowProducts& p, DType dtype, const RowEnd& end, CudaContext& context);
-void row_mma(const char* name, const GroupedProducts& g, CudaContext& context);
+void row_mma(const char* name, const GroupedProducts& g, DType dtype, CudaContext& context);
 bool suits_row_wgmma(const RowProducts& p, const CudaContext& context);
 void row_wgmma(const char* name, const RowProducts& p, const RowEnd& end, CudaContext& context);
 void row_wgmma(const char* name, const GroupedProducts& g, CudaContext& context);

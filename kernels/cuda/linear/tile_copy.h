@@ -1,4 +1,4 @@
-// Copies of tiles of bf16 from global to shared memory, 16 bytes at a time (cp.async), zeros where there is nothing to copy.
+// Copies of tiles from global to shared memory, 16 bytes at a time (cp.async), zeros where there is nothing to copy.
 // What a thread copies of a tile lies a constant apart, so that a loop over tiles makes one address for each.
 #pragma once
 #include "kernels/cuda/attention/attention_mma.h"
@@ -16,11 +16,11 @@ struct TileCopy {
 
   // Starts copying kRows rows to a SharedTile. from: where row() and chunk() lie, 16-byte aligned, `stride` elements before
   // the next row; rows: how many there are from the tile's first on; real: whether there is that chunk of them.
-  template <class Tile, int kRows>
-  __device__ static void start(char* tile, const bf16* from, int64_t stride, int64_t rows, bool real) {
+  template <class Tile, int kRows, class T, class Count>
+  __device__ static void start(char* tile, const T* from, int64_t stride, Count rows, bool real) {
     static_assert(kRows % kAtOnce == 0);
     char* const to = tile + Tile::offset(row(), chunk());
-    const int64_t left = real ? rows - row() : 0;
+    const Count left = real ? rows - row() : 0;
 #pragma unroll
     for (int r = 0; r < kRows; r += kAtOnce)
       ptx::cp_async_16(to + r * Tile::kRowBytes, r < left ? from + r * stride : from, r < left ? 16 : 0);
