@@ -123,15 +123,17 @@ TEST_CASE("sums of f16 weights by an x in f32 are as good as sums in f32, of few
     }
 }
 
-TEST_CASE(
-    "a row of an expert of floats has the bits of a linear layer of that row alone, however many rows experts have") {
-  constexpr int64_t kExperts = 3, kOut = 41, k = 200;
+TEST_CASE("a row of an expert has the bits of a linear layer of that row alone, however many rows experts have") {
+  constexpr int64_t kExperts = 3, kOut = 41;
   const std::vector<std::vector<double>> boundaries{{0, 1, 1, 31}, {0, 40, 40, 130}, {0, 170, 171, 410}};
   for (Named& target : backends())
-    for (const DType stored : {DType::f32, DType::bf16, DType::f16})
+    for (const DType stored :
+         {DType::f32, DType::bf16, DType::f16, DType::q8_0, DType::q4_1, DType::q4_k, DType::mxfp4})
       for (const DType dtype : {DType::f32, DType::bf16})
         for (const std::vector<double>& first : boundaries) {
           if (stored == DType::f32 && (dtype != stored || first.back() > 100)) continue;
+          if (is_block(stored) && (dtype != DType::f32 || first.back() < 100)) continue;
+          const int64_t k = is_block(stored) ? 512 : 200;
           Draw draw(base_seed());
           GroupedMatmul op;
           const auto rows = static_cast<int64_t>(first.back()) + 2;  // the last are of no expert

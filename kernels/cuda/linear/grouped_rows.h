@@ -32,6 +32,9 @@ __device__ inline void clear_rows(const GroupedProducts& g, const ExpertRows& of
   }
 }
 
+__host__ __device__ inline const RowProducts& products_of(const RowProducts& p) { return p; }
+__host__ __device__ inline const RowProducts& products_of(const GroupedProducts& g) { return g.p; }
+
 // Whether there are so few rows that most of them are alone with their expert.
 inline bool mostly_single(const Experts& x) { return x.rows <= x.count; }
 // Rows of an expert where all have as many.
@@ -41,6 +44,8 @@ void grouped_rows(const GroupedMatmul& op, const Experts& experts, CudaContext& 
 // Its kernels, for weights of `dtype`: floats (row_dense.cu), block formats (row_blocks.cu).
 void grouped_dense(const char* name, const GroupedProducts& g, DType dtype, CudaContext& context);
 void grouped_blocks(const char* name, const GroupedProducts& g, DType dtype, CudaContext& context);
+// The second for more than a few rows of an expert, with the same bits (row_tiles.cu).
+void block_tiles(const char* name, const GroupedProducts& g, DType dtype, CudaContext& context);
 
 // One thread block to kRowWarps rows of each expert's weight and the rows of x of a slot.
 template <int kRows>

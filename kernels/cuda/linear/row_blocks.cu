@@ -412,6 +412,7 @@ void block_products(const char* name, const RowProducts& p, const RowEnd& end, D
 }
 
 void grouped_blocks(const char* name, const GroupedProducts& g, DType dtype, CudaContext& context) {
+  if (rows_of_expert(g.experts) > kBatchRows) return block_tiles(name, g, dtype, context);
   blocks::with_block(dtype, [&](auto tag) {
     using Block = decltype(tag);
     const auto queue = [&](auto rows) {

@@ -64,8 +64,6 @@ struct RowTiles {
 // By all threads of the first block.
 __device__ inline void check_rows(const RowProducts&) {}
 __device__ inline void check_rows(const GroupedProducts& g) { check_experts(g.experts); }
-__host__ __device__ inline const RowProducts& products_of(const RowProducts& p) { return p; }
-__host__ __device__ inline const RowProducts& products_of(const GroupedProducts& g) { return g.p; }
 
 // Zeros in a tile of rows of no expert. By kThreads threads.
 template <int kWeights, int kThreads>

@@ -1,12 +1,12 @@
-// RowLinear by block formats for many rows of x: int8 tensor cores.
+// RowLinear, and GroupedMatmul apart, by block formats for many rows of x: int8 tensor cores.
 //
 // A thread block makes 128 rows of x times 32 rows of a weight, a span of 256 elements at a time: blocks are copied to
 // shared memory as they lie in memory, a span ahead, and cut into codes there; codes of x come to registers as products
-// take them. Integers are exact, so they are tensor cores' wherever the order of row_linear.h leaves a choice: a group's
-// integer factor is multiplied into its codes, and sums of x meet groups' minima as a product of their own. Floats are
-// added in that order, so the bits are those of row_blocks.cu.
+// take them. Integers are exact, so they are tensor cores' wherever the order of row_linear.h leaves a choice: a
+// group's integer factor is multiplied into its codes, and sums of x meet groups' minima as a product of their own.
+// Floats are added in that order, so the bits are those of row_blocks.cu.
 #include "kernels/cuda/linear/block_halves.h"
-#include "kernels/cuda/linear/row_linear.h"
+#include "kernels/cuda/linear/grouped_rows.h"
 #include "kernels/cuda/ptx/ptx_int8.h"
 #include "kernels/error.h"
 
@@ -42,7 +42,46 @@ struct Tile {
   alignas(16) float x_scale[kWhole ? 1 : kWarps][16][kScalePitch], x_sum[kSumsApart ? kWarps : 1][16][kScalePitch];
   float kept[2][4 * kColumns][kThreads];  // sums of spans 0, 4, .. and 2, 6, ..; of 1, 5, ..
   const Block* rows[kTileW];              // of the weights, or null
+  int end, expert;                        // of an expert: behind its last row of x; its number
 };
+
+// What a tile is made of, which is kept in shared memory of experts: registers are short. Behind the last row of x; of
+// which weight column j of y is, j being counted over all of them; and the first row of x, or -1 where there is nothing
+// to multiply.
+template <class Block>
+__device__ inline int rows_end(const Tile<Block>&, const RowProducts& p) {
+  return static_cast<int>(p.rows);
+}
+template <class Block>
+__device__ inline int rows_end(const Tile<Block>& shared, const GroupedProducts&) {
+  return shared.end;
+}
+template <class Block>
+__device__ inline const RowWeight& tile_weight(const Tile<Block>&, const RowProducts& p, int64_t& j) {
+  return weight_of(p, j);
+}
+template <class Block>
+__device__ inline RowWeight tile_weight(const Tile<Block>& shared, const GroupedProducts& g, int64_t&) {
+  return weight_of(g, shared.expert);
+}
+template <class Block>
+__device__ inline int first_row_of(Tile<Block>&, const RowProducts&, int64_t) {
+  return static_cast<int>(blockIdx.y) * kTileX;
+}
+template <class Block>
+__device__ inline int first_row_of(Tile<Block>& shared, const GroupedProducts& g, int64_t first_j) {
+  if (blockIdx.x == 0 && blockIdx.y == 0) check_experts(g.experts);
+  const ExpertRows of = expert_rows<kTileX>(g.experts, blockIdx.y);
+  if (of.expert < g.experts.count && of.rows > 0) {
+    if (threadIdx.x == 0) shared.end = static_cast<int>(of.first) + of.rows, shared.expert = of.expert;
+    __syncthreads();
+    return static_cast<int>(of.first);
+  }
+  const int64_t j = first_j + threadIdx.x % kWarp;
+  for (int r = static_cast<int>(threadIdx.x) / kWarp; r < of.rows && j < g.p.weight[0].n; r += kWarps)
+    clear_rows(g, {of.expert, 1, of.first + r}, j);
+  return -1;
+}
 
 // Starts copying blocks [first, first + kBlocks) of each row of the tile, a row by eight threads.
 template <class Block>
@@ -72,7 +111,7 @@ __device__ inline void multiply_codes(uint32_t codes, int factor, uint32_t& low,
   high = ((even >> kLow & 0x00ff00ffu) | (odd >> kLow & 0x00ff00ffu) << 8) ^ 0x80808080u;
 }
 
-// From the copies: codes, factors and minima of the weights. Blocks past a row's end are zeros. first: that of each row.
+// From the copies: codes, factors and minima of the weights. Blocks past a row's end are zeros. first: of each row.
 template <class Block>
 __device__ void cut_blocks(Tile<Block>& shared, int first, int real_blocks) {
   using T = Tile<Block>;
@@ -125,9 +164,9 @@ struct RowsOfX {
 
   // Rows past the end are the last once more. groups: of 32 that the span has; what follows is read (take_rounded has
   // room behind the last row), meets weights of 0, and has a scale of 0.
-  __device__ void load(const RowProducts& p, int first, int span, int groups) {
+  __device__ void load(const RowProducts& p, int first, int end, int span, int groups) {
     const int lane = ptx::thread_anew() % kWarp;
-    const auto row_of = [&](int row) { return min(int64_t{first + row}, p.rows - 1); };
+    const auto row_of = [&](int row) { return int64_t{min(first + row, end - 1)}; };
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int64_t row = row_of(lane / 4 + 8 * r);
@@ -163,13 +202,14 @@ struct RowsOfX {
 
 // Sums of codes of x over the groups of a weight, four to a word as a product's first side: 128 high + low.
 template <class Block>
-__device__ void load_sums(uint32_t (&low)[2], uint32_t (&high)[2], const RowProducts& p, int row, int span, int t) {
+__device__ void load_sums(uint32_t (&low)[2], uint32_t (&high)[2], const RowProducts& p, int row, int end, int span,
+                          int t) {
   constexpr int kOfGroup = Block::kGroup / kSumStep;  // sums
 #pragma unroll
   for (int r = 0; r < 2; ++r, row += 8) {
     low[r] = high[r] = 0;
     if (4 * t >= kSpan / Block::kGroup) continue;
-    const int64_t real = min(int64_t{row}, p.rows - 1);
+    const int64_t real = min(row, end - 1);
     const int4* from =
         reinterpret_cast<const int4*>(p.sums + (real * (p.k / kSpan) + span) * (kSpan / kSumStep)) + t * kOfGroup;
     int sum[4];
@@ -261,21 +301,23 @@ __device__ __forceinline__ void add_groups(float (&sum)[4], Tile<Block>& shared,
 }
 
 // Spans s, s + 4, .. at a time, s = 0, 2, 1, 3: so two numbers are kept of an element of y, and none changes places.
-template <class Block>
-__global__ void __launch_bounds__(kThreads, 2) block_tiles_kernel(RowProducts p) {
+template <class Block, class Products>
+__global__ void __launch_bounds__(kThreads, 2) block_tiles_kernel(Products products) {
   using T = Tile<Block>;
+  const RowProducts& p = products_of(products);
   auto& shared = *reinterpret_cast<T*>(shared_memory());
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
-  const int first_row = static_cast<int>(blockIdx.y) * kTileX;
   const int64_t first_j = int64_t{blockIdx.x} * kTileW;
+  const int first_row = first_row_of(shared, products, first_j);
+  if (first_row < 0) return;
   const int count = static_cast<int>(p.k / Block::kElements), spans = static_cast<int>((p.k + kSpan - 1) / kSpan);
   if (thread < kTileW) {
     int64_t j = first_j + thread;
-    const RowWeight& weight = weight_of(p, j);
+    const RowWeight& weight = tile_weight(shared, products, j);
     shared.rows[thread] = j < weight.n ? static_cast<const Block*>(weight.w) + j * int64_t{count} : nullptr;
   }
   // Of few rows each strip of 16 has several warps, which share the columns.
-  const int64_t left = p.rows - first_row;
+  const int left = rows_end(shared, products) - first_row;
   const int share = left <= kTileX / 4 ? 4 : left <= kTileX / 2 ? 2 : 1;
   const unsigned mine = (share == 4 ? 1u : share == 2 ? 5u : 15u) << warp % share;  // columns, by eights
   const int strip = first_row + warp / share * 16, row = strip + lane / 4;
@@ -294,9 +336,10 @@ __global__ void __launch_bounds__(kThreads, 2) block_tiles_kernel(RowProducts p)
     for (; span < spans && span % kSpanSums == (pass == 1 ? 2 : pass == 2 ? 1 : pass);) {
       RowsOfX<Block> x;
       const int groups = static_cast<int>(min(p.k - int64_t{span} * kSpan, int64_t{kSpan})) / 32;
-      x.load(p, strip, span, groups);
+      x.load(p, strip, rows_end(shared, products), span, groups);
       uint32_t low_sums[2], high_sums[2], minima[4];
-      if constexpr (T::kMinima && T::kWhole) load_sums<Block>(low_sums, high_sums, p, row, span, lane % 4);
+      if constexpr (T::kMinima && T::kWhole)
+        load_sums<Block>(low_sums, high_sums, p, row, rows_end(shared, products), span, lane % 4);
       ptx::cp_async_wait<0>();
       __syncthreads();  // the blocks are there, and nobody needs the codes before them
       x.share(shared);
@@ -304,7 +347,7 @@ __global__ void __launch_bounds__(kThreads, 2) block_tiles_kernel(RowProducts p)
       __syncthreads();
       span = after(span);
       if (span < spans) copy_blocks(shared, span * T::kBlocks, count);
-      if (strip >= p.rows) continue;
+      if (strip >= rows_end(shared, products)) continue;
       if constexpr (T::kMinima && T::kWhole) ptx::ldmatrix_x4(minima, shared.group_minimum[lane]);
 #pragma unroll
       for (int n = 0; n < kColumns; ++n) {
@@ -329,10 +372,18 @@ __global__ void __launch_bounds__(kThreads, 2) block_tiles_kernel(RowProducts p)
     for (int i = 0; i < 4; ++i) {
       const int r = row + i / 2 * 8;
       int64_t j = first_j + 8 * n + lane % 4 * 2 + i % 2;
-      const RowWeight& weight = weight_of(p, j);
-      if (mine >> n & 1 && r < p.rows && j < weight.n)
+      const RowWeight& weight = tile_weight(shared, products, j);
+      if (mine >> n & 1 && r < rows_end(shared, products) && j < weight.n)
         finish_row(p, weight, r, j, __fadd_rn(shared.kept[0][4 * n + i][thread], shared.kept[1][4 * n + i][thread]));
     }
+}
+
+template <class Products>
+void queue(const Products& products, DType dtype, dim3 grid, CudaContext& context) {
+  blocks::with_block(dtype, [&](auto tag) {
+    using Block = decltype(tag);
+    QENG_LAUNCH(context, (block_tiles_kernel<Block, Products>), grid, dim3(kThreads), sizeof(Tile<Block>), products);
+  });
 }
 
 }  // namespace
@@ -343,11 +394,11 @@ void block_tiles(const char* name, const RowProducts& p, DType dtype, CudaContex
   const int64_t across = ceil_div(n, kTileW), down = ceil_div(p.rows, kTileX);
   if (across > INT32_MAX || down > 65535)
     fail("unsupported", name, ": ", p.rows, " rows by ", n, "; cuda takes at most ", 65535 * kTileX, " rows");
-  blocks::with_block(dtype, [&](auto tag) {
-    using Block = decltype(tag);
-    QENG_LAUNCH(context, block_tiles_kernel<Block>, dim3(static_cast<unsigned>(across), static_cast<unsigned>(down)),
-                dim3(kThreads), sizeof(Tile<Block>), p);
-  });
+  queue(p, dtype, dim3(static_cast<unsigned>(across), static_cast<unsigned>(down)), context);
+}
+void block_tiles(const char* name, const GroupedProducts& g, DType dtype, CudaContext& context) {
+  const auto across = static_cast<unsigned>(ceil_div(g.p.weight[0].n, kTileW));
+  queue(g, dtype, dim3(across, expert_slots<kTileX>(name, g.experts)), context);
 }
 
 }  // namespace qeng
