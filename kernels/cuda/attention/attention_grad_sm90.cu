@@ -14,6 +14,8 @@ namespace {
 
 using namespace sm90;
 
+constexpr int kGroups = 2;  // of consumers
+using Team = Crew<kGroups>;
 constexpr int kQueryRows = 2 * 64;  // queries of a tile of the query pass, 64 to a consumer group
 constexpr int kStepQueries = 64;    // queries of a step of the key pass: more would not leave room for dk and dv in
                                     // registers at head_dim 128
@@ -77,9 +79,9 @@ template <class L>
 __device__ inline void init_barriers() {
   if (threadIdx.x == 0) {
     uint64_t* const barrier = barriers_of<L>();
-    init_ring(barrier + L::item_full, barrier + L::item_empty, kItems, kConsumerWarps);
-    init_ring(barrier + L::own_full, barrier + L::own_empty, 1, kConsumerWarps);
-    init_ring(barrier + L::full, barrier + L::empty, L::kStages, kConsumerWarps);
+    init_ring(barrier + L::item_full, barrier + L::item_empty, kItems, Team::kConsumerWarps);
+    init_ring(barrier + L::own_full, barrier + L::own_empty, 1, Team::kConsumerWarps);
+    init_ring(barrier + L::full, barrier + L::empty, L::kStages, Team::kConsumerWarps);
     ptx::fence_mbarrier_init();
   }
   __syncthreads();
@@ -184,9 +186,9 @@ __device__ __forceinline__ void consume_queries(const Arguments& a) {
           char* const dout = shared + L::kDout + ring.stage * L::kTile;
           ptx::mbarrier_wait(barrier + L::full + ring.stage, ring.parity);
           if (first + kStepQueries > tile.q_end) {
-            clear_rows<dim, kStepQueries>(q, tile.q_end - first);
-            clear_rows<dim, kStepQueries>(dout, tile.q_end - first);
-            end_clearing();
+            clear_rows<dim, kStepQueries, kGroups>(q, tile.q_end - first);
+            clear_rows<dim, kStepQueries, kGroups>(dout, tile.q_end - first);
+            end_clearing<kGroups>();
           }
           float p[kStepQueries / 2] = {}, ds[kStepQueries / 2] = {};  // transposed: rows are keys
           uint32_t p_fragments[kStepQueries / 16][4], ds_fragments[kStepQueries / 16][4];
@@ -257,17 +259,17 @@ __device__ __forceinline__ void consume_queries(const Arguments& a) {
 }
 
 template <int dim>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(Team::kThreads, 1)
     attention_grad_keys_sm90(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
                              const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap dout_map,
                              Arguments a) {
 #if QENG_SM90
   init_barriers<KeyLayout<dim>>();
   if (threadIdx.x < kGroup) {
-    ptx::registers_give<kFew>();
+    ptx::registers_give<Team::kFew>();
     if (threadIdx.x < kWarp) produce_queries<dim>(q_map, k_map, v_map, dout_map, a);
   } else {
-    ptx::registers_take<kMany>();
+    ptx::registers_take<Team::kMany>();
     consume_queries<dim>(a);
   }
 #else
@@ -357,9 +359,9 @@ __device__ __forceinline__ void consume_keys(const Arguments& a) {
         char* const v = shared + L::kV + ring.stage * L::kTile;
         ptx::mbarrier_wait(barrier + L::full + ring.stage, ring.parity);
         if (first + kKeys > tile.k_end) {
-          clear_rows<dim, kKeys>(k, tile.k_end - first);
-          clear_rows<dim, kKeys>(v, tile.k_end - first);
-          end_clearing();
+          clear_rows<dim, kKeys, kGroups>(k, tile.k_end - first);
+          clear_rows<dim, kKeys, kGroups>(v, tile.k_end - first);
+          end_clearing<kGroups>();
         }
         float p[kKeys / 2] = {}, ds[kKeys / 2] = {};
         uint32_t fragments[kKeys / 16][4];
@@ -396,17 +398,17 @@ __device__ __forceinline__ void consume_keys(const Arguments& a) {
 }
 
 template <int dim>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(Team::kThreads, 1)
     attention_grad_queries_sm90(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
                                 const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap dout_map,
                                 Arguments a) {
 #if QENG_SM90
   init_barriers<QueryLayout<dim>>();
   if (threadIdx.x < kGroup) {
-    ptx::registers_give<kFew>();
+    ptx::registers_give<Team::kFew>();
     if (threadIdx.x < kWarp) produce_keys<dim>(q_map, k_map, v_map, dout_map, a);
   } else {
-    ptx::registers_take<kMany>();
+    ptx::registers_take<Team::kMany>();
     consume_keys<dim>(a);
   }
 #else
@@ -457,7 +459,7 @@ void queue(const AttentionGrad& op, const AttentionShape& shape, CudaContext& co
   a.plan = plan_attention(shape, op.cu_q, op.cu_k, keys, context);
   a.shares = shares_of(key_items, shape.group);
   if (a.shares > 1) a.parts = context.scratch.take<float>(a.shares * 2 * elements);
-  QENG_LAUNCH(context, attention_grad_keys_sm90<dim>, grid(key_items * a.shares), dim3(kThreads), K::kBytes,
+  QENG_LAUNCH(context, attention_grad_keys_sm90<dim>, grid(key_items * a.shares), dim3(Team::kThreads), K::kBytes,
               panel_map(op.q, kStepQueries), panel_map(op.k, K::kRows), panel_map(op.v, K::kRows),
               panel_map(op.dout, kStepQueries), a);
   if (a.parts) {
@@ -469,9 +471,9 @@ void queue(const AttentionGrad& op, const AttentionShape& shape, CudaContext& co
   using Q = QueryLayout<dim>;
   const PlanWish queries{TileSide::queries, kQueryRows, Q::kKeys};
   a.plan = plan_attention(shape, op.cu_q, op.cu_k, queries, context);
-  QENG_LAUNCH(context, attention_grad_queries_sm90<dim>, grid(most_tiles(shape, queries) * shape.heads), dim3(kThreads),
-              Q::kBytes, panel_map(op.q, kQueryRows), panel_map(op.k, Q::kKeys), panel_map(op.v, Q::kKeys),
-              panel_map(op.dout, kQueryRows), a);
+  QENG_LAUNCH(context, attention_grad_queries_sm90<dim>, grid(most_tiles(shape, queries) * shape.heads),
+              dim3(Team::kThreads), Q::kBytes, panel_map(op.q, kQueryRows), panel_map(op.k, Q::kKeys),
+              panel_map(op.v, Q::kKeys), panel_map(op.dout, kQueryRows), a);
 }
 
 }  // namespace

@@ -1,9 +1,14 @@
 // Attention on Hopper: flash attention with wgmma and TMA, after FlashAttention-3 (Shah et al. 2024, arXiv 2407.08608).
 //
-// A block keeps 128 queries of one head in shared memory, 64 to a consumer group, and walks over the keys that they see
-// from the last step to the first. A group starts the next step's scores and then this step's P V, and works on the
-// softmax of the next while P V runs; the two groups take turns at starting products, so that one's softmax falls into
-// the other's products. The fetching group goes on to the next item's tiles while the consumers finish this one's.
+// A block keeps 128 or 192 queries of one head in shared memory, 64 to a consumer group, and walks over the keys that
+// they see from the last step to the first. A group starts the next step's scores and then this step's P V, and works on
+// the softmax of the next while P V runs; the groups take turns at starting products, so that one's softmax falls into
+// the others' products. The fetching group goes on to the next item's tiles while the consumers finish this one's.
+//
+// Up to head_dim 64 an exponential costs as much as its share of the products: a step of 128 keys is 512 clocks of the
+// tensor cores and 512 of MUFU to a group. Of two groups one is at its maxima, sums or packing at times, where MUFU idles
+// unless the other has exponentials just then; O is small enough for three groups' registers, so there are three. A
+// step's tiles of K and V then serve 192 queries: 171 bytes of TMA a query, not 256. Beyond, O leaves room for two.
 #include <algorithm>
 #include <cstdlib>
 #include <string>
@@ -16,7 +21,6 @@ namespace {
 
 using namespace sm90;
 
-constexpr int kRows = 2 * 64;  // queries of a tile
 constexpr int kStages = 2;
 
 // Keys of a step: the scores of the next step, P of this one and O are in registers together (240 of them), and two
@@ -25,6 +29,8 @@ constexpr int step_keys(int dim) { return dim <= 128 ? 128 : 80; }
 
 template <int dim>
 struct Layout {
+  static constexpr int kGroups = dim <= 64 ? 3 : 2, kRows = kGroups * 64;  // of consumers; queries of a tile
+  using Team = Crew<kGroups>;
   static constexpr int kKeys = step_keys(dim);
   static constexpr int kTile = tile_bytes(dim, kKeys);
   static constexpr int kQ = 0, kK = kQ + tile_bytes(dim, kRows), kV = kK + kStages * kTile;
@@ -86,12 +92,12 @@ __device__ __forceinline__ void produce(const TensorMap& q_map, const TensorMap&
     const Item item = hand_out<L>(a.plan, a.heads, items);
     if (item.head < 0) return;
     const AttentionTile& tile = item.tile;
-    const Span span = keys_seen(tile, tile.first, min(tile.first + kRows, tile.q_end), a.window, L::kKeys);
+    const Span span = keys_seen(tile, tile.first, min(tile.first + L::kRows, tile.q_end), a.window, L::kKeys);
     if (span.empty() || threadIdx.x != 0) continue;
     const int kv_head = item.head / a.group;
     ptx::mbarrier_wait(barrier + L::q_empty, queries.parity ^ 1);
-    ptx::mbarrier_arrive_expect(barrier + L::q_full, tile_bytes(dim, kRows));
-    fetch_tile<dim, kRows>(shared + L::kQ, &q_map, item.head, tile.first, barrier + L::q_full);
+    ptx::mbarrier_arrive_expect(barrier + L::q_full, tile_bytes(dim, L::kRows));
+    fetch_tile<dim, L::kRows>(shared + L::kQ, &q_map, item.head, tile.first, barrier + L::q_full);
     queries.next();
     const auto fetch_values = [&](int step) {
       uint64_t* const full = barrier + L::v_full + values.stage;
@@ -123,15 +129,20 @@ __device__ __forceinline__ void consume(const Arguments& a) {
   uint64_t* const barrier = barriers_of<L>();
   const int group = warpgroup() - 1;
   const char* const q = shared + L::kQ + group * 64 * kPanelColumns * 2;
+  const auto take_turn = [&] { ptx::barrier_sync(kTurnBarrier + group, 2 * kGroup); };
+  const auto give_turn = [&] {
+    ptx::barrier_arrive(kTurnBarrier + (group == L::kGroups - 1 ? 0 : group + 1), 2 * kGroup);
+  };
   Ring<kItems> items;
   Ring<1> queries;
   Ring<kStages> keys, values;
+  if (group == L::kGroups - 1) give_turn();
   for (;;) {
     const Item item = *receive<L>(items);
-    if (item.head < 0) return;
+    if (item.head < 0) break;
     done_with<L>(items);
     const AttentionTile& tile = item.tile;
-    const Span span = keys_seen(tile, tile.first, min(tile.first + kRows, tile.q_end), a.window, kKeys);
+    const Span span = keys_seen(tile, tile.first, min(tile.first + L::kRows, tile.q_end), a.window, kKeys);
     const int begin = tile.first + group * 64, query = begin + fragment_row();
     float o[dim / 2] = {};
     SoftmaxRow row[2];
@@ -146,7 +157,7 @@ __device__ __forceinline__ void consume(const Arguments& a) {
       };
       const auto start_scores = [&] {
         ptx::wgmma_start(s);
-        multiply<dim, kRows, kKeys>(s, q, shared + L::kK + keys.stage * L::kTile);
+        multiply<dim, L::kRows, kKeys>(s, q, shared + L::kK + keys.stage * L::kTile);
         ptx::wgmma_commit();
       };
       const auto start_output = [&] {
@@ -154,50 +165,71 @@ __device__ __forceinline__ void consume(const Arguments& a) {
         multiply_add<dim, kKeys>(o, p, shared + L::kV + values.stage * L::kTile);
         ptx::wgmma_commit();
       };
+      const auto next_keys = [&] {
+        release(barrier + L::k_empty + keys.stage);
+        keys.next();
+      };
+      const auto next_values = [&] {
+        release(barrier + L::v_empty + values.stage);
+        values.next();
+      };
+      // Of the last step's values, what lies past the document's end.
+      const auto clear_values = [&] {
+        const int past = tile.k_end - (span.begin + step * kKeys);
+        if (past >= kKeys) return;
+        ptx::mbarrier_wait(barrier + L::v_full + values.stage, values.parity);
+        clear_rows<dim, kKeys, L::kGroups>(shared + L::kV + values.stage * L::kTile, past);
+        end_clearing<L::kGroups>();
+      };
 
       ptx::mbarrier_wait(barrier + L::q_full, queries.parity);
+      // The last keys that the tile sees may all come after those that this group sees. (It takes the first step in any
+      // case: with a branch for none, ptxas no longer knows that a warp agrees on the rings' places.)
+      const Span own = keys_seen(tile, begin, min(begin + 64, tile.q_end), a.window, kKeys);
+      const int steps = max(1, (own.end - span.begin + kKeys - 1) / kKeys);
+      for (; step >= steps; --step) {
+        ptx::mbarrier_wait(barrier + L::k_full + keys.stage, keys.parity);
+        take_turn();
+        give_turn();
+        next_keys();
+        clear_values();
+        ptx::mbarrier_wait(barrier + L::v_full + values.stage, values.parity);
+        next_values();
+      }
       ptx::mbarrier_wait(barrier + L::k_full + keys.stage, keys.parity);
+      take_turn();
       start_scores();
+      give_turn();
       ptx::wgmma_wait<0>(s);
-      release(barrier + L::k_empty + keys.stage);
-      keys.next();
+      next_keys();
       hide();
       softmax<kKeys>(s, row, factor, a.c);
       pack<kKeys>(p, s);
-      const int past = tile.k_end - (span.begin + step * kKeys);  // rows of the last step that the document has
-      if (past < kKeys) {
-        ptx::mbarrier_wait(barrier + L::v_full + values.stage, values.parity);
-        clear_rows<dim, kKeys>(shared + L::kV + values.stage * L::kTile, past);
-        end_clearing();
-      }
-      if (group == 1 && step > 0) ptx::barrier_arrive(kTurnBarrier, kConsumers);
+      clear_values();
       while (--step >= 0) {
         ptx::mbarrier_wait(barrier + L::k_full + keys.stage, keys.parity);
-        ptx::barrier_sync(kTurnBarrier + group, kConsumers);
+        take_turn();
         start_scores();
         ptx::mbarrier_wait(barrier + L::v_full + values.stage, values.parity);
         start_output();
-        if (group == 0 || step > 0) ptx::barrier_arrive(kTurnBarrier + 1 - group, kConsumers);
+        give_turn();
         ptx::wgmma_wait<1>(s);
-        release(barrier + L::k_empty + keys.stage);
-        keys.next();
+        next_keys();
         hide();
         softmax<kKeys>(s, row, factor, a.c);
         ptx::keep_before_wait(row[0].total);
         ptx::wgmma_wait<0>(o);
-        release(barrier + L::v_empty + values.stage);
-        values.next();
+        next_values();
         pack<kKeys>(p, s);
 #pragma unroll
         for (int i = 0; i < dim / 2; ++i) o[i] *= factor[i / 2 % 2];
       }
-      release(barrier + L::q_empty);
-      queries.next();
       ptx::mbarrier_wait(barrier + L::v_full + values.stage, values.parity);
       start_output();
       ptx::wgmma_wait<0>(o);
-      release(barrier + L::v_empty + values.stage);
-      values.next();
+      next_values();
+      release(barrier + L::q_empty);
+      queries.next();
     }
     float inverse[2];
     bool wanted[2];
@@ -213,28 +245,29 @@ __device__ __forceinline__ void consume(const Arguments& a) {
     const int64_t stride = int64_t{a.heads} * a.dim;
     store_rows<dim>(o, inverse, a.o + query * stride + item.head * a.dim, stride, wanted, a.dim);
   }
+  if (group == 0) take_turn();
 }
 
 template <int dim>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(Layout<dim>::Team::kThreads, 1)
     attention_sm90_kernel(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
                           const __grid_constant__ TensorMap v_map, Arguments a) {
 #if QENG_SM90
   using L = Layout<dim>;
   if (threadIdx.x == 0) {
     uint64_t* const barrier = barriers_of<L>();
-    init_ring(barrier + L::item_full, barrier + L::item_empty, kItems, kConsumerWarps);
-    init_ring(barrier + L::q_full, barrier + L::q_empty, 1, kConsumerWarps);
-    init_ring(barrier + L::k_full, barrier + L::k_empty, kStages, kConsumerWarps);
-    init_ring(barrier + L::v_full, barrier + L::v_empty, kStages, kConsumerWarps);
+    init_ring(barrier + L::item_full, barrier + L::item_empty, kItems, L::Team::kConsumerWarps);
+    init_ring(barrier + L::q_full, barrier + L::q_empty, 1, L::Team::kConsumerWarps);
+    init_ring(barrier + L::k_full, barrier + L::k_empty, kStages, L::Team::kConsumerWarps);
+    init_ring(barrier + L::v_full, barrier + L::v_empty, kStages, L::Team::kConsumerWarps);
     ptx::fence_mbarrier_init();
   }
   __syncthreads();
   if (threadIdx.x < kGroup) {
-    ptx::registers_give<kFew>();
+    ptx::registers_give<L::Team::kFew>();
     if (threadIdx.x < kWarp) produce<dim>(q_map, k_map, v_map, a);
   } else {
-    ptx::registers_take<kMany>();
+    ptx::registers_take<L::Team::kMany>();
     consume<dim>(a);
   }
 #else
@@ -246,7 +279,7 @@ template <int dim>
 void queue(const Attention& op, const AttentionShape& shape, CudaContext& context) {
   using L = Layout<dim>;
   static_assert(L::kBytes <= kSharedLimit);
-  const PlanWish wish{TileSide::queries, kRows, L::kKeys};
+  const PlanWish wish{TileSide::queries, L::kRows, L::kKeys};
   const Arguments a{plan_attention(shape, op.cu_q, op.cu_k, wish, context),
                     op.o.as<bf16>(),
                     op.lse.as<float>(),
@@ -259,8 +292,8 @@ void queue(const Attention& op, const AttentionShape& shape, CudaContext& contex
                     op.sinks ? op.sinks.as<float>() : nullptr};
   const int64_t items = most_tiles(shape, wish) * shape.heads;
   const auto grid = static_cast<unsigned>(std::min<int64_t>(items, context.multiprocessors));
-  QENG_LAUNCH(context, attention_sm90_kernel<dim>, dim3(grid), dim3(kThreads), L::kBytes, panel_map(op.q, kRows),
-              panel_map(op.k, L::kKeys), panel_map(op.v, L::kKeys), a);
+  QENG_LAUNCH(context, attention_sm90_kernel<dim>, dim3(grid), dim3(L::Team::kThreads), L::kBytes,
+              panel_map(op.q, L::kRows), panel_map(op.k, L::kKeys), panel_map(op.v, L::kKeys), a);
 }
 
 // QENG_ATTENTION: mma, or wgmma (which is what an empty one means).

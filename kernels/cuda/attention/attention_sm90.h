@@ -1,6 +1,6 @@
-// What the Hopper kernels of attention share. A block is three warpgroups: the first fetches tiles by TMA into rings of
-// shared memory and needs few registers; the other two work on them with wgmma. Tiles are panels as in ptx_sm90.h: a
-// head_dim that is no multiple of 64 is filled up with zeros, which add nothing.
+// What the Hopper kernels of attention share. A block is three or four warpgroups: the first fetches tiles by TMA into
+// rings of shared memory and needs few registers; the others work on them with wgmma. Tiles are panels as in ptx_sm90.h:
+// a head_dim that is no multiple of 64 is filled up with zeros, which add nothing.
 #pragma once
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/ptx/ring.h"
@@ -8,17 +8,21 @@
 namespace qeng {
 namespace sm90 {
 
-constexpr int kGroup = 128;           // threads of a warpgroup
-constexpr int kThreads = 3 * kGroup;  // of a block; its registers are 168 to a thread when it starts (65536 in all)
-// and then this many to a thread of the first group and of the others: fetching wants more than 32, the widest
-// consumers just about all that is left.
-constexpr int kFew = 40, kMany = 232;
-static_assert(kFew + 2 * kMany <= 3 * 168);
+constexpr int kGroup = 128;  // threads of a warpgroup
 constexpr int kSharedLimit = 227 * 1024;
-constexpr int kConsumers = 2 * kGroup;
-constexpr int kConsumerWarps = kConsumers / kWarp;
-constexpr int kConsumerBarrier = 1;  // named barriers: the two consumers together; whose turn it is
-constexpr int kTurnBarrier = 2;      // and 3
+constexpr int kConsumerBarrier = 1;  // named barriers: the consumers together; whose turn it is
+constexpr int kTurnBarrier = 2;      // and as many as there are consumer groups
+
+// A block with so many consumer groups. All threads have kStart registers when it starts (65536 in all), then kFew those
+// of the first group, which wants more than 32 where it can get them, and kMany the consumers, just about all that is left.
+template <int groups>
+struct Crew {
+  static_assert(groups == 2 || groups == 3);
+  static constexpr int kConsumers = groups * kGroup, kConsumerWarps = kConsumers / kWarp;
+  static constexpr int kThreads = kGroup + kConsumers, kStart = groups == 2 ? 168 : 128;
+  static constexpr int kFew = groups == 2 ? 40 : 32, kMany = groups == 2 ? 232 : 160;
+  static_assert(kFew + groups * kMany <= (1 + groups) * kStart);
+};
 
 constexpr QENG_HD int panels(int dim) { return (dim + kPanelColumns - 1) / kPanelColumns; }
 constexpr QENG_HD int panel_bytes(int rows) { return rows * kPanelColumns * 2; }
@@ -80,20 +84,21 @@ __device__ inline void fetch_tile(char* tile, const TensorMap* map, int head, in
 }
 
 // Rows from `first` on become zero. They lie past the document's end and meet probabilities of 0, but TMA may have
-// fetched what is no number, and 0 times that is none either. By both consumer groups, before either multiplies.
-template <int dim, int rows>
+// fetched what is no number, and 0 times that is none either. By all consumer groups, before any multiplies.
+template <int dim, int rows, int groups>
 __device__ inline void clear_rows(char* tile, int first) {
-  constexpr int kChunks = kPanelColumns * 2 / 16;
-  const int count = (rows - first) * panels(dim) * kChunks;
-  for (int i = static_cast<int>(threadIdx.x) - kGroup; i < count; i += kConsumers) {
-    const int row = first + i / (panels(dim) * kChunks), chunk = i % (panels(dim) * kChunks);
-    *reinterpret_cast<uint4*>(tile + chunk / kChunks * panel_bytes(rows) + row * kPanelColumns * 2 +
-                              chunk % kChunks * 16) = make_uint4(0, 0, 0, 0);
-  }
+  constexpr int kRowBytes = kPanelColumns * 2, kChunks = kRowBytes / 16;
+  const int thread = static_cast<int>(threadIdx.x) - kGroup;
+  for (int row = first + thread / kChunks; row < rows; row += Crew<groups>::kConsumers / kChunks)
+#pragma unroll
+    for (int p = 0; p < panels(dim); ++p)
+      *reinterpret_cast<uint4*>(tile + p * panel_bytes(rows) + row * kRowBytes + thread % kChunks * 16) =
+          make_uint4(0, 0, 0, 0);
 }
+template <int groups>
 __device__ inline void end_clearing() {
   ptx::fence_proxy_async();
-  ptx::barrier_sync(kConsumerBarrier, kConsumers);
+  ptx::barrier_sync(kConsumerBarrier, Crew<groups>::kConsumers);
 }
 
 // s = a b^T over `dim` columns. a: 64 rows of a tile of a_rows, b: a tile of `columns` rows, both by their first row.
