@@ -34,6 +34,34 @@ TEST_CASE("attention's gradients sum the query heads of a group, however many kv
   }
 }
 
+// There, dS stay in memory between the gradient's two passes, by squares of 128: where a window ends is not written.
+TEST_CASE("attention's gradient where documents attend to themselves, and what lies past them is no number") {
+  for (int64_t head_dim : {80, 128})
+    for (int window : {0, 70, 200}) {
+      Draw draw(base_seed() + static_cast<uint64_t>(window));
+      Documents documents = documents_of(draw, {130, 0, 300, 1, 64, 129}, 640);
+      documents.cu_k = documents.cu_q;
+      Attention op = attention_of(draw, documents, DType::bf16, 1, 2, head_dim);
+      op.window = window;
+      if (window == 70) op.sinks = draw.tensor(DType::f32, {2});
+      AttentionGrad gradient = attention_grad_of(draw, op);
+      for (const View& view : {op.q, op.k, op.v, gradient.dout})
+        for (int64_t i = 624 * view.elements() / 640; i < view.elements(); ++i) encode(view, i, NAN);
+      check_everywhere(op, draw);
+      check_everywhere(gradient, draw);
+    }
+}
+
+// Room for dS is counted by the documents that there may be: 250 make it too little for all heads at a time.
+TEST_CASE("attention's gradient of more heads than keep their dS at a time") {
+  Draw draw(base_seed());
+  std::vector<int> lengths(250);
+  lengths[3] = 131, lengths[200] = 2;
+  Documents documents = documents_of(draw, lengths, 133);
+  documents.cu_k = documents.cu_q;
+  check_everywhere(attention_grad_of(draw, attention_of(draw, documents, DType::bf16, 130, 1, 72)), draw);
+}
+
 TEST_CASE("attention takes thousands of documents, most of them empty") {
   for (DType dtype : {DType::bf16, DType::f32}) {
     Draw draw(base_seed());

@@ -136,9 +136,10 @@ Documents Draw::documents(int64_t most_documents, const std::function<int64_t()>
     cu_k.push_back(cu_k.back() + static_cast<double>(keys));
   }
   Documents documents;
-  documents.cu_q = values(DType::i32, cu_q), documents.cu_k = values(DType::i32, cu_k);
+  const bool itself = !decoding && flip();  // keys are of the same rows as queries
+  documents.cu_q = values(DType::i32, cu_q), documents.cu_k = itself ? documents.cu_q : values(DType::i32, cu_k);
   documents.queries = static_cast<int64_t>(cu_q.back()) + (flip() ? integer(1, 9) : 0);
-  documents.keys = static_cast<int64_t>(cu_k.back()) + (flip() ? integer(1, 9) : 0);
+  documents.keys = itself ? documents.queries : static_cast<int64_t>(cu_k.back()) + (flip() ? integer(1, 9) : 0);
   documents.queries = std::max<int64_t>(documents.queries, 1), documents.keys = std::max<int64_t>(documents.keys, 1);
   return documents;
 }

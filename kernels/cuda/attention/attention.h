@@ -54,7 +54,7 @@ AttentionShape attention_shape(const AnyOp& op) {
 // Rows [first, first + the tile's size) of queries or keys, cut off at the document's end, and that document.
 // Rows past the last document come as tiles of a document that has nothing on the other side.
 struct alignas(16) AttentionTile {
-  int first, q_begin, q_end, k_begin, k_end, unused[3];
+  int first, q_begin, q_end, k_begin, k_end, document, unused[2];
 
   // Query t sees keys [begin(t, window), end(t)): its document's last query sees the last key, the one before one less.
   __device__ int end(int t) const { return t + 1 + k_end - q_end; }

@@ -1,24 +1,21 @@
-// AttentionGrad on Hopper: two passes, each of which makes the probabilities anew, so that no sum is shared between
-// blocks and results do not depend on their order. After FlashAttention-3 (Shah et al. 2024, arXiv 2407.08608), without
-// its atomic sums of dq.
+// AttentionGrad on Hopper: two passes, so that no sum is shared between blocks and results do not depend on their
+// order. After FlashAttention-3 (Shah et al. 2024, arXiv 2407.08608), without its atomic sums of dq.
 //
 // The key pass keeps keys and values in shared memory and walks over the queries that see them. It multiplies to
 // S^T = K Q^T and dP^T = V dO^T, so that P^T and dS^T come out as the fragments that dv += P^T dO and dk += dS^T Q
-// want. The query pass keeps queries and dO, walks over the keys they see, and adds dq += dS K.
+// want. The query pass (attention_grad_queries_sm90.cu) adds dq += dS K: from the dS that the key pass left in memory
+// where they are few enough, in launches over some heads at a time; else it keeps queries and dO, walks over the keys
+// they see, and makes dS anew. README.md counts both.
 #include <algorithm>
 
-#include "kernels/cuda/attention/attention_sm90.h"
+#include "kernels/cuda/attention/attention_grad_sm90.h"
 
 namespace qeng {
 namespace {
 
 using namespace sm90;
 
-constexpr int kGroups = 2;  // of consumers
-using Team = Crew<kGroups>;
-constexpr int kQueryRows = 2 * 64;  // queries of a tile of the query pass, 64 to a consumer group
-constexpr int kStepQueries = 64;    // queries of a step of the key pass: more would not leave room for dk and dv in
-                                    // registers at head_dim 128
+constexpr int kStepQueries = 64;  // of a step: more would not leave room for dk and dv in registers at head_dim 128
 
 // Up to head_dim 128 each consumer group has 64 keys of its own. Beyond, dk and dv of 64 keys fill two groups: both
 // make the probabilities of the same keys, and each adds up half of the columns.
@@ -44,61 +41,16 @@ struct KeyLayout {
   static constexpr size_t kBytes = kBarriers + 8 * barriers;
 };
 
-// Keys of a step of the query pass: scores, dP and dq together fit the registers, and two steps of K and V beside Q and
-// dO the shared memory. (At head_dim 128 steps of 128 fit only while the exponentials wait for dP.)
+// An item's head, from a.first on, counts kv_heads * shares: which kv head, and which share of its query heads.
 template <int dim>
-struct QueryLayout {
-  static constexpr int kKeys = dim <= 64 ? 128 : dim <= 128 ? 96 : 48;
-  static constexpr int kStages = 2;
-  static constexpr int kOwn = tile_bytes(dim, kQueryRows), kTile = tile_bytes(dim, kKeys);
-  static constexpr int kQ = 0, kDout = kQ + kOwn, kK = kDout + kOwn, kV = kK + kStages * kTile;
-  static constexpr int kItem = kV + kStages * kTile, kBarriers = kItem + kItems * static_cast<int>(sizeof(Item));
-  enum {
-    item_full,
-    item_empty = item_full + kItems,
-    own_full = item_empty + kItems,
-    own_empty,
-    full,
-    empty = full + kStages,
-    barriers = empty + kStages
-  };
-  static constexpr size_t kBytes = kBarriers + 8 * barriers;
-};
-
-struct Arguments {
-  AttentionPlan* plan;
-  const float *lse, *delta;
-  bf16 *dq, *dk, *dv;
-  float* parts;  // of the key pass, where several blocks share a kv head: [share, 2 (dk, dv), tk, kv_heads, dim]
-  int shares;    // blocks that share a kv head, each with group / shares query heads
-  int tq, tk, heads, kv_heads, group, dim, window;
-  float scale, c;  // c = scale * log2(e)
-};
-
-template <class L>
-__device__ inline void init_barriers() {
-  if (threadIdx.x == 0) {
-    uint64_t* const barrier = barriers_of<L>();
-    init_ring(barrier + L::item_full, barrier + L::item_empty, kItems, Team::kConsumerWarps);
-    init_ring(barrier + L::own_full, barrier + L::own_empty, 1, Team::kConsumerWarps);
-    init_ring(barrier + L::full, barrier + L::empty, L::kStages, Team::kConsumerWarps);
-    ptx::fence_mbarrier_init();
-  }
-  __syncthreads();
-}
-
-// ---------------------------------------------------------------- the key pass
-
-// An item's head counts kv_heads * shares: which kv head, and which share of its query heads.
-template <int dim>
-__device__ inline Span key_pass_queries(const AttentionTile& tile, const Arguments& a) {
+__device__ inline Span queries_of(const AttentionTile& tile, const GradArguments& a) {
   return queries_seeing(tile, tile.first, min(tile.first + KeyLayout<dim>::kRows, tile.k_end), a.window, kStepQueries);
 }
 
 // By the first warp.
 template <int dim>
 __device__ __forceinline__ void produce_queries(const TensorMap& q_map, const TensorMap& k_map, const TensorMap& v_map,
-                                                const TensorMap& dout_map, const Arguments& a) {
+                                                const TensorMap& dout_map, const GradArguments& a) {
   using L = KeyLayout<dim>;
   char* const shared = shared_memory();
   uint64_t* const barrier = barriers_of<L>();
@@ -107,12 +59,13 @@ __device__ __forceinline__ void produce_queries(const TensorMap& q_map, const Te
   Ring<1> own;
   Ring<L::kStages> ring;
   for (;;) {
-    const Item item = hand_out<L>(a.plan, a.kv_heads * a.shares, items);
+    const Item item = hand_out<L>(a.plan, a.count, items);
     if (item.head < 0) return;
     const AttentionTile& tile = item.tile;
-    const Span span = key_pass_queries<dim>(tile, a);
+    const Span span = queries_of<dim>(tile, a);
     if (span.empty()) continue;
-    const int kv_head = item.head / a.shares, heads = a.group / a.shares, first_head = item.head * heads;
+    const int number = a.first + item.head, heads = a.group / a.shares, first_head = number * heads;
+    const int kv_head = number / a.shares;
     if (lane == 0) {
       ptx::mbarrier_wait(barrier + L::own_empty, own.parity ^ 1);
       ptx::mbarrier_arrive_expect(barrier + L::own_full, 2 * L::kOwn);
@@ -160,7 +113,7 @@ __device__ __forceinline__ void store_part(const float (&x)[columns / 2], float*
 }
 
 template <int dim>
-__device__ __forceinline__ void consume_queries(const Arguments& a) {
+__device__ __forceinline__ void consume_queries(const GradArguments& a) {
   using L = KeyLayout<dim>;
   char* const shared = shared_memory();
   uint64_t* const barrier = barriers_of<L>();
@@ -175,20 +128,24 @@ __device__ __forceinline__ void consume_queries(const Arguments& a) {
     const Item& item = *receive<L>(items);  // stays in shared memory: registers are short
     if (item.head < 0) return;
     const AttentionTile& tile = item.tile;
-    const Span span = key_pass_queries<dim>(tile, a);
+    const Span span = queries_of<dim>(tile, a);
     const int first_seeing = tile.first + rows - (tile.k_end - tile.q_end);  // query that sees the group's first key
     float dk[L::kColumns / 2] = {}, dv[L::kColumns / 2] = {};
     if (!span.empty()) {
       ptx::mbarrier_wait(barrier + L::own_full, own.parity);
+      if (may_keep(dim) && a.kept.words && tile.first + L::kRows > tile.k_end) {  // or kept dS were 0 times anything
+        clear_rows<dim, L::kRows, kGradGroups>(shared + L::kV, tile.k_end - tile.first);
+        end_clearing<kGradGroups>();
+      }
       for (int head = 0; head < a.group / a.shares; ++head)
         for (int first = span.begin; first < span.end; first += kStepQueries) {
           char* const q = shared + L::kQ + ring.stage * L::kTile;
           char* const dout = shared + L::kDout + ring.stage * L::kTile;
           ptx::mbarrier_wait(barrier + L::full + ring.stage, ring.parity);
           if (first + kStepQueries > tile.q_end) {
-            clear_rows<dim, kStepQueries, kGroups>(q, tile.q_end - first);
-            clear_rows<dim, kStepQueries, kGroups>(dout, tile.q_end - first);
-            end_clearing<kGroups>();
+            clear_rows<dim, kStepQueries, kGradGroups>(q, tile.q_end - first);
+            clear_rows<dim, kStepQueries, kGradGroups>(dout, tile.q_end - first);
+            end_clearing<kGradGroups>();
           }
           float p[kStepQueries / 2] = {}, ds[kStepQueries / 2] = {};  // transposed: rows are keys
           uint32_t p_fragments[kStepQueries / 16][4], ds_fragments[kStepQueries / 16][4];
@@ -234,6 +191,10 @@ __device__ __forceinline__ void consume_queries(const Arguments& a) {
           ptx::wgmma_start(dk, ds_fragments);
           multiply_add<L::kColumns, kStepQueries>(dk, ds_fragments, q + column_bytes);
           ptx::wgmma_commit();
+          if constexpr (may_keep(dim))
+            if (a.kept.words)
+              a.kept.store(a.kept.square(tile, item.head * (a.group / a.shares) + head, first, tile.first),
+                           group * 2 + (first - tile.q_begin) / kStepQueries % 2, ds_fragments);
           ptx::wgmma_wait<0>(dv, dk);
           release(barrier + L::empty + ring.stage);
           ring.next();
@@ -242,7 +203,7 @@ __device__ __forceinline__ void consume_queries(const Arguments& a) {
       own.next();
     }
     const int key = tile.first + rows + fragment_row();
-    const int kv_head = item.head / a.shares, share = item.head % a.shares;
+    const int number = a.first + item.head, kv_head = number / a.shares, share = number % a.shares;
     const bool wanted[2] = {key < tile.k_end, key + 8 < tile.k_end};
     const int64_t stride = int64_t{a.kv_heads} * a.dim, place = key * stride + kv_head * a.dim + first_column;
     if (a.parts) {
@@ -259,17 +220,17 @@ __device__ __forceinline__ void consume_queries(const Arguments& a) {
 }
 
 template <int dim>
-__global__ void __launch_bounds__(Team::kThreads, 1)
+__global__ void __launch_bounds__(GradTeam::kThreads, 1)
     attention_grad_keys_sm90(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
                              const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap dout_map,
-                             Arguments a) {
+                             GradArguments a) {
 #if QENG_SM90
   init_barriers<KeyLayout<dim>>();
   if (threadIdx.x < kGroup) {
-    ptx::registers_give<Team::kFew>();
+    ptx::registers_give<GradTeam::kFew>();
     if (threadIdx.x < kWarp) produce_queries<dim>(q_map, k_map, v_map, dout_map, a);
   } else {
-    ptx::registers_take<Team::kMany>();
+    ptx::registers_take<GradTeam::kMany>();
     consume_queries<dim>(a);
   }
 #else
@@ -292,130 +253,6 @@ __global__ void add_parts_sm90(const float* parts, int shares, int64_t elements,
       make_uint2(ptx::pack_bf16(sum.x * factor, sum.y * factor), ptx::pack_bf16(sum.z * factor, sum.w * factor));
 }
 
-// ---------------------------------------------------------------- the query pass
-
-template <int dim>
-__device__ __forceinline__ void produce_keys(const TensorMap& q_map, const TensorMap& k_map, const TensorMap& v_map,
-                                             const TensorMap& dout_map, const Arguments& a) {
-  using L = QueryLayout<dim>;
-  char* const shared = shared_memory();
-  uint64_t* const barrier = barriers_of<L>();
-  Ring<kItems> items;
-  Ring<1> own;
-  Ring<L::kStages> ring;
-  for (;;) {
-    const Item item = hand_out<L>(a.plan, a.heads, items);
-    if (item.head < 0) return;
-    const AttentionTile& tile = item.tile;
-    const Span span = keys_seen(tile, tile.first, min(tile.first + kQueryRows, tile.q_end), a.window, L::kKeys);
-    if (span.empty() || threadIdx.x != 0) continue;
-    const int kv_head = item.head / a.group;
-    ptx::mbarrier_wait(barrier + L::own_empty, own.parity ^ 1);
-    ptx::mbarrier_arrive_expect(barrier + L::own_full, 2 * L::kOwn);
-    fetch_tile<dim, kQueryRows>(shared + L::kQ, &q_map, item.head, tile.first, barrier + L::own_full);
-    fetch_tile<dim, kQueryRows>(shared + L::kDout, &dout_map, item.head, tile.first, barrier + L::own_full);
-    own.next();
-    for (int first = span.begin; first < span.end; first += L::kKeys) {
-      uint64_t* const full = barrier + L::full + ring.stage;
-      ptx::mbarrier_wait(barrier + L::empty + ring.stage, ring.parity ^ 1);
-      ptx::mbarrier_arrive_expect(full, 2 * L::kTile);
-      fetch_tile<dim, L::kKeys>(shared + L::kK + ring.stage * L::kTile, &k_map, kv_head, first, full);
-      fetch_tile<dim, L::kKeys>(shared + L::kV + ring.stage * L::kTile, &v_map, kv_head, first, full);
-      ring.next();
-    }
-  }
-}
-
-template <int dim>
-__device__ __forceinline__ void consume_keys(const Arguments& a) {
-  using L = QueryLayout<dim>;
-  constexpr int kKeys = L::kKeys;
-  char* const shared = shared_memory();
-  uint64_t* const barrier = barriers_of<L>();
-  const int group = warpgroup() - 1, rows = group * 64;
-  const char* const q = shared + L::kQ + rows * kPanelColumns * 2;
-  const char* const dout = shared + L::kDout + rows * kPanelColumns * 2;
-  Ring<kItems> items;
-  Ring<1> own;
-  Ring<L::kStages> ring;
-  for (;;) {
-    const Item item = *receive<L>(items);
-    if (item.head < 0) return;
-    done_with<L>(items);
-    const AttentionTile& tile = item.tile;
-    const Span span = keys_seen(tile, tile.first, min(tile.first + kQueryRows, tile.q_end), a.window, kKeys);
-    const int begin = tile.first + rows, query = begin + fragment_row();
-    float dq[dim / 2] = {};
-    if (!span.empty()) {
-      float lse[2], delta[2];
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        lse[r] = base2_lse(a.lse + int64_t{item.head} * a.tq, query + 8 * r, tile.q_end);
-        delta[r] = delta_of(a.delta + int64_t{item.head} * a.tq, query + 8 * r, tile.q_end);
-      }
-      ptx::mbarrier_wait(barrier + L::own_full, own.parity);
-      for (int first = span.begin; first < span.end; first += kKeys) {
-        char* const k = shared + L::kK + ring.stage * L::kTile;
-        char* const v = shared + L::kV + ring.stage * L::kTile;
-        ptx::mbarrier_wait(barrier + L::full + ring.stage, ring.parity);
-        if (first + kKeys > tile.k_end) {
-          clear_rows<dim, kKeys, kGroups>(k, tile.k_end - first);
-          clear_rows<dim, kKeys, kGroups>(v, tile.k_end - first);
-          end_clearing<kGroups>();
-        }
-        float p[kKeys / 2] = {}, ds[kKeys / 2] = {};
-        uint32_t fragments[kKeys / 16][4];
-        ptx::wgmma_start(p, ds);
-        multiply<dim, kQueryRows, kKeys>(p, q, k);
-        ptx::wgmma_commit();
-        multiply<dim, kQueryRows, kKeys>(ds, dout, v);
-        ptx::wgmma_commit();
-        ptx::wgmma_wait<1>(p);
-        if (!all_seen(tile, begin, min(begin + 64, tile.q_end), first, first + kKeys, a.window))
-          mask<kKeys>(p, tile, query, first, a.window);
-#pragma unroll
-        for (int i = 0; i < kKeys / 2; ++i) p[i] = SoftmaxRow::probability(p[i], a.c, lse[i / 2 % 2]);
-        ptx::keep_before_wait(p[0]);
-        ptx::wgmma_wait<0>(ds);
-#pragma unroll
-        for (int i = 0; i < kKeys / 2; ++i) ds[i] = p[i] * (ds[i] - delta[i / 2 % 2]);
-        pack<kKeys>(fragments, ds);
-        ptx::wgmma_start(dq, fragments);
-        multiply_add<dim, kKeys>(dq, fragments, k);
-        ptx::wgmma_commit();
-        ptx::wgmma_wait<0>(dq);
-        release(barrier + L::empty + ring.stage);
-        ring.next();
-      }
-      release(barrier + L::own_empty);
-      own.next();
-    }
-    const float scale[2] = {a.scale, a.scale};
-    const bool wanted[2] = {query < tile.q_end, query + 8 < tile.q_end};
-    const int64_t stride = int64_t{a.heads} * a.dim;
-    store_rows<dim>(dq, scale, a.dq + query * stride + item.head * a.dim, stride, wanted, a.dim);
-  }
-}
-
-template <int dim>
-__global__ void __launch_bounds__(Team::kThreads, 1)
-    attention_grad_queries_sm90(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
-                                const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap dout_map,
-                                Arguments a) {
-#if QENG_SM90
-  init_barriers<QueryLayout<dim>>();
-  if (threadIdx.x < kGroup) {
-    ptx::registers_give<Team::kFew>();
-    if (threadIdx.x < kWarp) produce_keys<dim>(q_map, k_map, v_map, dout_map, a);
-  } else {
-    ptx::registers_take<Team::kMany>();
-    consume_keys<dim>(a);
-  }
-#else
-  __trap();
-#endif
-}
-
 // ---------------------------------------------------------------- launches
 
 // Blocks that share a kv head: the fewest, a divisor of the group, that make enough items for the longest not to keep
@@ -427,53 +264,72 @@ int shares_of(int64_t items, int group) {
   return shares;
 }
 
+// How many items' heads a launch takes so that their dS may be kept; 0: none may. bytes: of one. As for the shares,
+// launches that are too small would wait for their longest items.
+int64_t kept_together(const AttentionGrad& op, const AttentionShape& shape, int64_t heads, int64_t bytes) {
+  constexpr int64_t kMost = int64_t{1} << 30;  // bytes: lets rows of 16384 tokens keep theirs
+  constexpr int64_t kEnough = 256;             // tiles whose lengths fall to 0, about two a multiprocessor of an H200's
+  if (!may_keep(shape.dim) || op.cu_q.data != op.cu_k.data || shape.tq != shape.tk) return 0;
+  const int64_t most = std::min(heads, kMost / bytes);
+  if (most == 0) return 0;
+  const int64_t together = ceil_div(heads, ceil_div(heads, most));
+  return together == heads || together * (shape.tk / kSquare + 1) >= kEnough ? together : 0;
+}
+
 template <int dim>
 void queue(const AttentionGrad& op, const AttentionShape& shape, CudaContext& context) {
-  Arguments a{nullptr,
-              op.lse.as<float>(),
-              op.delta.as<float>(),
-              op.dq.as<bf16>(),
-              op.dk.as<bf16>(),
-              op.dv.as<bf16>(),
-              nullptr,
-              1,
-              shape.tq,
-              shape.tk,
-              shape.heads,
-              shape.kv_heads,
-              shape.group,
-              shape.dim,
-              shape.window,
-              op.scale,
-              op.scale * kLog2e};
-  const auto grid = [&](int64_t items) {
-    return dim3(static_cast<unsigned>(std::min<int64_t>(items, context.multiprocessors)));
-  };
-  attention_delta(op, shape, context);
-
   using K = KeyLayout<dim>;
   static_assert(K::kColumns <= 128, "dk and dv of 64 keys are 2 * kColumns / 2 registers");
-  static_assert(K::kBytes <= kSharedLimit && QueryLayout<dim>::kBytes <= kSharedLimit);
-  const PlanWish keys{TileSide::keys, K::kRows, kStepQueries};
-  const int64_t key_items = most_tiles(shape, keys) * shape.kv_heads, elements = op.dk.elements();
-  a.plan = plan_attention(shape, op.cu_q, op.cu_k, keys, context);
-  a.shares = shares_of(key_items, shape.group);
-  if (a.shares > 1) a.parts = context.scratch.take<float>(a.shares * 2 * elements);
-  QENG_LAUNCH(context, attention_grad_keys_sm90<dim>, grid(key_items * a.shares), dim3(Team::kThreads), K::kBytes,
-              panel_map(op.q, kStepQueries), panel_map(op.k, K::kRows), panel_map(op.v, K::kRows),
-              panel_map(op.dout, kStepQueries), a);
+  static_assert(K::kBytes <= kSharedLimit);
+  const PlanWish wish{TileSide::keys, K::kRows, kStepQueries};
+  const int64_t tiles = most_tiles(shape, wish), elements = op.dk.elements();
+  const int shares = shares_of(tiles * shape.kv_heads, shape.group), heads_each = shape.group / shares;
+  const int64_t heads = int64_t{shape.kv_heads} * shares;
+  const int64_t squares = std::max<int64_t>(1, KeptGradient::before<int64_t>(shape.tk, shape.documents));
+  const int64_t kept = kept_together(op, shape, heads, squares * heads_each * KeptGradient::kBytes);
+  const int64_t together = kept ? kept : heads;
+  GradArguments a{nullptr,
+                  op.lse.as<float>(),
+                  op.delta.as<float>(),
+                  op.dq.as<bf16>(),
+                  op.dk.as<bf16>(),
+                  op.dv.as<bf16>(),
+                  nullptr,
+                  shares,
+                  shape.tq,
+                  shape.tk,
+                  shape.heads,
+                  shape.kv_heads,
+                  shape.group,
+                  shape.dim,
+                  shape.window,
+                  op.scale,
+                  op.scale * kLog2e,
+                  0,
+                  0,
+                  {}};
+  if (shares > 1) a.parts = context.scratch.take<float>(shares * 2 * elements);
+  if (kept)
+    a.kept = {context.scratch.take<uint32_t>(together * heads_each * squares * KeptGradient::kWords),
+              static_cast<int>(squares)};
+  attention_delta(op, shape, context);
+  for (int64_t first = 0; first < heads; first += together) {
+    a.first = static_cast<int>(first), a.count = static_cast<int>(std::min(together, heads - first));
+    a.plan = plan_attention(shape, op.cu_q, op.cu_k, wish, context);
+    QENG_LAUNCH(context, attention_grad_keys_sm90<dim>, one_a_multiprocessor(tiles * a.count, context),
+                dim3(GradTeam::kThreads), K::kBytes, panel_map(op.q, kStepQueries), panel_map(op.k, K::kRows),
+                panel_map(op.v, K::kRows), panel_map(op.dout, kStepQueries), a);
+    if (!kept) continue;
+    GradArguments query_heads = a;
+    query_heads.first *= heads_each, query_heads.count *= heads_each;
+    queue_kept_query_pass(op, shape, query_heads, context);
+  }
+  if (!kept) queue_query_pass(op, shape, a, context);
   if (a.parts) {
     const auto blocks = static_cast<unsigned>(ceil_div(elements, 4 * 256));
     QENG_LAUNCH(context, add_parts_sm90, dim3(blocks, 2), dim3(256), 0, a.parts, a.shares, elements, op.scale, a.dk,
                 a.dv);
   }
-
-  using Q = QueryLayout<dim>;
-  const PlanWish queries{TileSide::queries, kQueryRows, Q::kKeys};
-  a.plan = plan_attention(shape, op.cu_q, op.cu_k, queries, context);
-  QENG_LAUNCH(context, attention_grad_queries_sm90<dim>, grid(most_tiles(shape, queries) * shape.heads),
-              dim3(Team::kThreads), Q::kBytes, panel_map(op.q, kQueryRows), panel_map(op.k, Q::kKeys),
-              panel_map(op.v, Q::kKeys), panel_map(op.dout, kQueryRows), a);
 }
 
 }  // namespace
@@ -481,14 +337,7 @@ void queue(const AttentionGrad& op, const AttentionShape& shape, CudaContext& co
 bool attention_grad_sm90(const AttentionGrad& op, const AttentionShape& shape, CudaContext& context) {
   if (shape.value_dim != shape.dim || op.softcap > 0) return false;
   if (!suits_sm90(context, op.scale, {op.q, op.k, op.v, op.dout, op.dq, op.dk, op.dv})) return false;
-  if (shape.dim <= 64)
-    queue<64>(op, shape, context);
-  else if (shape.dim <= 96)
-    queue<96>(op, shape, context);
-  else if (shape.dim <= 128)
-    queue<128>(op, shape, context);
-  else
-    queue<256>(op, shape, context);
+  with_head_dim(shape.dim, [&](auto head_dim) { queue<head_dim.value>(op, shape, context); });
   return true;
 }
 

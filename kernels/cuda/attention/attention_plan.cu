@@ -69,6 +69,7 @@ __device__ void each_tile(const PlanArguments& a, F f) {
       tile.q_begin = __shfl_sync(kAllLanes, own.q_begin, owner), tile.q_end = __shfl_sync(kAllLanes, own.q_end, owner);
       tile.k_begin = __shfl_sync(kAllLanes, own.k_begin, owner), tile.k_end = __shfl_sync(kAllLanes, own.k_end, owner);
       const int number = r - (__shfl_sync(kAllLanes, through, owner) - __shfl_sync(kAllLanes, count, owner));
+      tile.document = s0 + owner;
       tile.first = (a.wish.side == TileSide::queries ? tile.q_begin : tile.k_begin) + number * a.wish.rows;
       if (r < total) f(tile);
     }

@@ -1,15 +1,14 @@
 // Attention on Hopper: flash attention with wgmma and TMA, after FlashAttention-3 (Shah et al. 2024, arXiv 2407.08608).
 //
 // A block keeps 128 or 192 queries of one head in shared memory, 64 to a consumer group, and walks over the keys that
-// they see from the last step to the first. A group starts the next step's scores and then this step's P V, and works on
-// the softmax of the next while P V runs; the groups take turns at starting products, so that one's softmax falls into
-// the others' products. The fetching group goes on to the next item's tiles while the consumers finish this one's.
+// they see from the last step to the first. A group starts the next step's scores and then this step's P V, and works
+// on the softmax of the next while P V runs; the groups take turns at starting products, so that one's softmax falls
+// into the others' products. The fetching group goes on to the next item's tiles while the consumers finish this one's.
 //
-// Up to head_dim 64 an exponential costs as much as its share of the products: a step of 128 keys is 512 clocks of the
-// tensor cores and 512 of MUFU to a group. Of two groups one is at its maxima, sums or packing at times, where MUFU idles
-// unless the other has exponentials just then; O is small enough for three groups' registers, so there are three. A
-// step's tiles of K and V then serve 192 queries: 171 bytes of TMA a query, not 256. Beyond, O leaves room for two.
-#include <algorithm>
+// Up to head_dim 64 exponentials limit as much as products: a step of 128 keys is 512 clocks of the tensor cores and
+// 512 of MUFU to a group. Of two groups, MUFU has nothing to do where one is at its maxima, its packing or O, and the
+// other waits for its product. O is small enough there for three groups' registers: each then has two others' products
+// and exponentials to hide the rest behind. A step's K and V serve 192 queries: 171 bytes by TMA a query, not 256.
 #include <cstdlib>
 #include <string>
 
@@ -291,9 +290,8 @@ void queue(const Attention& op, const AttentionShape& shape, CudaContext& contex
                     op.scale * kLog2e,
                     op.sinks ? op.sinks.as<float>() : nullptr};
   const int64_t items = most_tiles(shape, wish) * shape.heads;
-  const auto grid = static_cast<unsigned>(std::min<int64_t>(items, context.multiprocessors));
-  QENG_LAUNCH(context, attention_sm90_kernel<dim>, dim3(grid), dim3(L::Team::kThreads), L::kBytes,
-              panel_map(op.q, L::kRows), panel_map(op.k, L::kKeys), panel_map(op.v, L::kKeys), a);
+  QENG_LAUNCH(context, attention_sm90_kernel<dim>, one_a_multiprocessor(items, context), dim3(L::Team::kThreads),
+              L::kBytes, panel_map(op.q, L::kRows), panel_map(op.k, L::kKeys), panel_map(op.v, L::kKeys), a);
 }
 
 // QENG_ATTENTION: mma, or wgmma (which is what an empty one means).
@@ -319,14 +317,7 @@ bool sm90::suits_sm90(const CudaContext& context, float scale, std::initializer_
 bool attention_sm90(const Attention& op, const AttentionShape& shape, CudaContext& context) {
   if (shape.value_dim != shape.dim || op.softcap > 0) return false;
   if (!suits_sm90(context, op.scale, {op.q, op.k, op.v, op.o})) return false;
-  if (shape.dim <= 64)
-    queue<64>(op, shape, context);
-  else if (shape.dim <= 96)
-    queue<96>(op, shape, context);
-  else if (shape.dim <= 128)
-    queue<128>(op, shape, context);
-  else
-    queue<256>(op, shape, context);
+  with_head_dim(shape.dim, [&](auto head_dim) { queue<head_dim.value>(op, shape, context); });
   return true;
 }
 

@@ -1,7 +1,10 @@
 // What the Hopper kernels of attention share. A block is three or four warpgroups: the first fetches tiles by TMA into
-// rings of shared memory and needs few registers; the others work on them with wgmma. Tiles are panels as in ptx_sm90.h:
-// a head_dim that is no multiple of 64 is filled up with zeros, which add nothing.
+// rings of shared memory and needs few registers; the others work on them with wgmma. Tiles are panels as in
+// ptx_sm90.h: a head_dim that is no multiple of 64 is filled up with zeros, which add nothing.
 #pragma once
+#include <algorithm>
+#include <type_traits>
+
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/ptx/ring.h"
 
@@ -13,8 +16,8 @@ constexpr int kSharedLimit = 227 * 1024;
 constexpr int kConsumerBarrier = 1;  // named barriers: the consumers together; whose turn it is
 constexpr int kTurnBarrier = 2;      // and as many as there are consumer groups
 
-// A block with so many consumer groups. All threads have kStart registers when it starts (65536 in all), then kFew those
-// of the first group, which wants more than 32 where it can get them, and kMany the consumers, just about all that is left.
+// A block with so many consumer groups. A thread has kStart registers when it starts (65536 in all); then one of the
+// first group kFew, which is more than 32 where there is room, and of the others kMany, just about all that is left.
 template <int groups>
 struct Crew {
   static_assert(groups == 2 || groups == 3);
@@ -27,6 +30,23 @@ struct Crew {
 constexpr QENG_HD int panels(int dim) { return (dim + kPanelColumns - 1) / kPanelColumns; }
 constexpr QENG_HD int panel_bytes(int rows) { return rows * kPanelColumns * 2; }
 constexpr QENG_HD int tile_bytes(int dim, int rows) { return panels(dim) * panel_bytes(rows); }
+
+// Calls f(std::integral_constant<int, d>()) with the least head_dim d that the kernels are made for and that holds dim.
+template <class F>
+void with_head_dim(int dim, F f) {
+  if (dim <= 64)
+    f(std::integral_constant<int, 64>());
+  else if (dim <= 96)
+    f(std::integral_constant<int, 96>());
+  else if (dim <= 128)
+    f(std::integral_constant<int, 128>());
+  else
+    f(std::integral_constant<int, 256>());
+}
+// A grid whose blocks take items until none is left.
+inline dim3 one_a_multiprocessor(int64_t items, const CudaContext& context) {
+  return dim3(static_cast<unsigned>(std::min<int64_t>(items, context.multiprocessors)));
+}
 
 // What the first group found to do next and tells the others: a tile and a head, or head -1, nothing any more.
 struct Item {
