@@ -288,19 +288,17 @@ void sm90::queue_query_pass(const AttentionGrad& op, const AttentionShape& shape
   });
 }
 
-void sm90::queue_kept_query_pass(const AttentionGrad& op, const AttentionShape& shape, GradArguments a,
+void sm90::queue_kept_query_pass(const AttentionGrad& op, const AttentionShape& shape, const GradArguments& a,
                                  CudaContext& context) {
   const View kept(a.kept.words, DType::bf16,
                   {int64_t{a.count} * a.kept.squares * KeptGradient::kLines, 1, kPanelColumns});
-  const PlanWish queries{TileSide::queries, kQueryRows, kSquare};
-  a.plan = plan_attention(shape, op.cu_q, op.cu_k, queries, context);
   with_head_dim(shape.dim, [&](auto head_dim) {
     constexpr int dim = head_dim.value;
     if constexpr (may_keep(dim)) {
       using K = KeptLayout<dim>;
       static_assert(K::kBytes <= kSharedLimit);
       QENG_LAUNCH(context, attention_grad_kept_sm90<dim>,
-                  one_a_multiprocessor(most_tiles(shape, queries) * a.count, context), dim3(GradTeam::kThreads),
+                  one_a_multiprocessor(most_tiles(shape, kKeptQueries) * a.count, context), dim3(GradTeam::kThreads),
                   K::kBytes, panel_map(op.k, kSquare), panel_map(kept, KeptGradient::kLines), a);
     }
   });

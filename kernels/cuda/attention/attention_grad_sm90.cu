@@ -313,16 +313,17 @@ void queue(const AttentionGrad& op, const AttentionShape& shape, CudaContext& co
     a.kept = {context.scratch.take<uint32_t>(together * heads_each * squares * KeptGradient::kWords),
               static_cast<int>(squares)};
   attention_delta(op, shape, context);
+  AttentionPlan* const plan = plan_attention(shape, op.cu_q, op.cu_k, wish, context);
+  AttentionPlan* const query_plan = kept ? plan_attention(shape, op.cu_q, op.cu_k, kKeptQueries, context) : nullptr;
   for (int64_t first = 0; first < heads; first += together) {
     a.first = static_cast<int>(first), a.count = static_cast<int>(std::min(together, heads - first));
-    a.plan = plan_attention(shape, op.cu_q, op.cu_k, wish, context);
+    a.plan = plan;
     QENG_LAUNCH(context, attention_grad_keys_sm90<dim>, one_a_multiprocessor(tiles * a.count, context),
                 dim3(GradTeam::kThreads), K::kBytes, panel_map(op.q, kStepQueries), panel_map(op.k, K::kRows),
                 panel_map(op.v, K::kRows), panel_map(op.dout, kStepQueries), a);
     if (!kept) continue;
-    GradArguments query_heads = a;
-    query_heads.first *= heads_each, query_heads.count *= heads_each;
-    queue_kept_query_pass(op, shape, query_heads, context);
+    a.plan = query_plan, a.first *= heads_each, a.count *= heads_each;
+    queue_kept_query_pass(op, shape, a, context);
   }
   if (!kept) queue_query_pass(op, shape, a, context);
   if (a.parts) {

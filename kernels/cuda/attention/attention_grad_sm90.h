@@ -82,7 +82,9 @@ __device__ inline void init_barriers() {
 
 // The query pass of all heads, which makes dS anew; or of some, from the dS that are kept. dq is written.
 void queue_query_pass(const AttentionGrad& op, const AttentionShape& shape, GradArguments a, CudaContext& context);
-void queue_kept_query_pass(const AttentionGrad& op, const AttentionShape& shape, GradArguments a, CudaContext& context);
+constexpr PlanWish kKeptQueries{TileSide::queries, kSquare, kSquare};  // a.plan is of
+void queue_kept_query_pass(const AttentionGrad& op, const AttentionShape& shape, const GradArguments& a,
+                           CudaContext& context);
 
 }  // namespace sm90
 }  // namespace qeng

@@ -68,11 +68,15 @@ template <class L>
 __device__ inline Item* item_at(const Ring<kItems>& ring) {
   return reinterpret_cast<Item*>(shared_memory() + L::kItem) + ring.stage;
 }
-// The next item, for the first warp; tells the consumers.
+// The next item, for the first warp; tells the consumers. Each block asks once in vain, and the last of them leaves the
+// plan ready for another launch.
 template <class L>
 __device__ inline Item hand_out(AttentionPlan* plan, int heads, Ring<kItems>& ring) {
   int number = 0;
-  if (threadIdx.x == 0) number = atomicAdd(&plan->taken, 1);
+  if (threadIdx.x == 0) {
+    number = atomicAdd(&plan->taken, 1);
+    if (number == plan->tiles * heads + static_cast<int>(gridDim.x) - 1) atomicExch(&plan->taken, 0);
+  }
   number = __shfl_sync(kAllLanes, number, 0);
   Item item{{}, -1, {}};
   if (number < plan->tiles * heads) item = {plan->list()[number / heads], number % heads, {}};
