@@ -43,20 +43,20 @@ struct Box {
   TensorMap map;
   int column, head, row;
   Site site;
-  size_t bytes() const { return static_cast<size_t>(map.box_columns * map.box_rows) * 2; }
+  size_t bytes() const { return static_cast<size_t>(map.box_columns * map.box_heads * map.box_rows) * 2; }
 };
 void land(const Box& box) {
   const TensorMap& map = box.map;
   const int64_t chunk = 8;  // elements of 16 bytes
-  for (int64_t r = 0; r < map.box_rows; ++r)
+  for (int64_t r = 0; r < map.box_rows * map.box_heads; ++r)
     for (int64_t c = 0; c < map.box_columns; c += chunk) {
       uint16_t data[chunk] = {};
       for (int64_t i = 0; i < chunk; ++i) {
-        const int64_t column = box.column + c + i, row = box.row + r;
-        if (column < 0 || column >= map.columns || row < 0 || row >= map.tokens || box.head < 0 ||
-            box.head >= map.heads)
+        const int64_t column = box.column + c + i, row = box.row + r / map.box_heads,
+                      head = box.head + r % map.box_heads;
+        if (column < 0 || column >= map.columns || row < 0 || row >= map.tokens || head < 0 || head >= map.heads)
           continue;
-        std::memcpy(&data[i], map.data + row * map.row_stride + box.head * map.head_stride + column * 2, 2);
+        std::memcpy(&data[i], map.data + row * map.row_stride + head * map.head_stride + column * 2, 2);
       }
       write_async(swizzled(box.address + static_cast<uint32_t>(r * map.box_columns * 2 + c * 2)), data, sizeof(data),
                   box.site);
@@ -132,13 +132,13 @@ void wait_mbarrier(uint64_t* barrier, uint32_t parity, Site site) {
 
 void load_box(void* shared, const TensorMap& map, int column, int head, int row, uint64_t* barrier, Site site) {
   constexpr const char* kWhat = "cp.async.bulk.tensor";
-  const Box box{
-      shared_address(kWhat, shared, static_cast<size_t>(map.box_columns * map.box_rows) * 2, kSwizzlePeriod, site),
-      map,
-      column,
-      head,
-      row,
-      site};
+  const Box box{shared_address(kWhat, shared, static_cast<size_t>(map.box_columns * map.box_heads * map.box_rows) * 2,
+                               kSwizzlePeriod, site),
+                map,
+                column,
+                head,
+                row,
+                site};
   Mbarrier& state = mbarrier_at(kWhat, barrier, site);
   touch(shared, box.bytes(), Touch::write, site);
   release(state.order);

@@ -97,26 +97,27 @@ TEST_CASE("a tensor copy writes swizzled rows, and zeros for what lies outside t
   constexpr int kTokens = 37, kHeads = 3, kDim = 96, kRows = 24;
   const auto values = integers(kTokens * kHeads * kDim, 3);
   const Device<bf16> source(values), out(kRows * 64);
-  const TensorMap map = panel_map(tensor(source, kTokens, kHeads, kDim), kRows);
   struct Place {
     int column, head, row;
   };
-  for (const Place at : {Place{0, 0, 0}, Place{64, 2, 5}, Place{0, 1, 30}, Place{64, 1, 37}}) {
-    for (uint64_t seed = 0; seed < 2; ++seed) {
-      REQUIRE(run(seed, copy_box, 1, 64, kRows * 128 + 8, map, at.column, at.head, at.row, uint32_t{kRows * 128},
-                  out.data) == cudaSuccess);
-      const auto got = out.read();
-      int wrong = 0;
-      for (int r = 0; r < kRows; ++r)
-        for (int c = 0; c < 64; ++c) {
-          const int row = at.row + r, column = at.column + c;
-          const bool inside = row < kTokens && column < kDim;
-          const uint16_t expected =
-              inside ? values[static_cast<size_t>((row * kHeads + at.head) * kDim + column)].bits : uint16_t{0};
-          wrong += got[panel_place(r, c, kRows)].bits != expected;
-        }
-      CHECK(wrong == 0);
-    }
+  for (const int heads : {1, 2}) {  // beside each other in a box
+    const TensorMap map = panel_map(tensor(source, kTokens, kHeads, kDim), kRows / heads, heads);
+    for (const Place at : {Place{0, 0, 0}, Place{64, 2, 5}, Place{0, 1, 30}, Place{64, 1, 37}})
+      for (uint64_t seed = 0; seed < 2; ++seed) {
+        REQUIRE(run(seed, copy_box, 1, 64, kRows * 128 + 8, map, at.column, at.head, at.row, uint32_t{kRows * 128},
+                    out.data) == cudaSuccess);
+        const auto got = out.read();
+        int wrong = 0;
+        for (int r = 0; r < kRows; ++r)
+          for (int c = 0; c < 64; ++c) {
+            const int row = at.row + r / heads, head = at.head + r % heads, column = at.column + c;
+            const bool inside = row < kTokens && head < kHeads && column < kDim;
+            const uint16_t expected =
+                inside ? values[static_cast<size_t>((row * kHeads + head) * kDim + column)].bits : uint16_t{0};
+            wrong += got[panel_place(r, c, kRows)].bits != expected;
+          }
+        CHECK(wrong == 0);
+      }
   }
 }
 TEST_CASE("tensors that TMA cannot read are refused") {
@@ -127,6 +128,7 @@ TEST_CASE("tensors that TMA cannot read are refused") {
   CHECK_FALSE(fits_tensor_map(View(memory.data, DType::f32, {4, 2, 8})));
   CHECK_FALSE(fits_tensor_map(tensor(memory, 0, 2, 8)));
   CHECK_THROWS(panel_map(tensor(memory, 4, 2, 8), 257));
+  CHECK_THROWS(panel_map(tensor(memory, 4, 2, 8), 129, 2));
 }
 
 // ---- wgmma

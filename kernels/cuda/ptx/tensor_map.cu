@@ -41,9 +41,10 @@ Encode encode_function() {
 }  // namespace
 #endif
 
-TensorMap panel_map(const View& view, int rows) {
-  if (!fits_tensor_map(view) || rows < 1 || rows > 256)
-    fail("cuda", "TMA cannot read ", shape_text(view), " in boxes of ", rows, " rows: expected bf16 [tokens, heads, ",
+TensorMap panel_map(const View& view, int rows, int heads) {
+  if (!fits_tensor_map(view) || rows < 1 || heads < 1 || int64_t{rows} * heads > 256)
+    fail("cuda", "TMA cannot read ", shape_text(view), " in boxes of ", rows, " rows of ", heads,
+         " heads: expected bf16 [tokens, heads, ",
          "head_dim] at a multiple of 16 bytes, head_dim a multiple of 8, 1 to 256 rows");
   const int64_t head_stride = view.shape[2] * 2, row_stride = view.shape[1] * head_stride;
 #ifdef QENG_EMULATED
@@ -54,13 +55,15 @@ TensorMap panel_map(const View& view, int rows) {
           head_stride,
           row_stride,
           kPanelColumns,
+          heads,
           rows};
 #else
   TensorMap map;
   const cuuint64_t extents[3] = {static_cast<cuuint64_t>(view.shape[2]), static_cast<cuuint64_t>(view.shape[1]),
                                  static_cast<cuuint64_t>(view.shape[0])};
   const cuuint64_t strides[2] = {static_cast<cuuint64_t>(head_stride), static_cast<cuuint64_t>(row_stride)};
-  const cuuint32_t box[3] = {kPanelColumns, 1, static_cast<cuuint32_t>(rows)}, steps[3] = {1, 1, 1};
+  const cuuint32_t box[3] = {kPanelColumns, static_cast<cuuint32_t>(heads), static_cast<cuuint32_t>(rows)},
+                   steps[3] = {1, 1, 1};
   const CUresult result = encode_function()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, view.data, extents, strides, box,
                                             steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
