@@ -229,12 +229,16 @@ void draw_exact(Draw& draw, PagedAttention& op, const std::vector<double>& cu, c
 Op paged_attention(Draw& draw) {
   draw.sometimes_misalign();
   PagedAttention op;
-  const DType stored = pool_dtype(draw), dtype = draw.float_dtype();
+  const bool by_cores = draw.integer(0, 2) == 0;  // rows as tensor cores take them
+  const DType stored = by_cores ? draw.pick({DType::bf16, DType::bf16, DType::f16}) : pool_dtype(draw);
+  const DType dtype = by_cores ? DType::bf16 : draw.float_dtype();
   const bool is_long = draw.integer(0, 9) == 0;  // more keys than one piece of the division over threads
-  const int64_t codes = draw.integer(0, 2) == 0 ? draw.integer(1, 3) : 0;  // 1: of keys, 2: of values, 3: of both
-  const int64_t dim = is_long ? draw.pick<int64_t>({32, 160})
-                      : codes ? coded_head_dim(draw)
-                              : pool_head_dim(draw, stored),
+  const int64_t codes =
+      !by_cores && draw.integer(0, 2) == 0 ? draw.integer(1, 3) : 0;  // 1: of keys, 2: of values, 3: of both
+  const int64_t dim = by_cores  ? draw.pick<int64_t>({64, 128, 64, 128, 256})
+                      : is_long ? draw.pick<int64_t>({32, 160})
+                      : codes   ? coded_head_dim(draw)
+                                : pool_head_dim(draw, stored),
                 kv_heads = draw.integer(1, is_long ? 1 : 3), group = draw.integer(1, is_long ? 2 : 5);
   const int64_t sequences = draw.integer(0, is_long ? 2 : 5);
   op.page_tokens =
@@ -246,7 +250,7 @@ Op paged_attention(Draw& draw) {
     const int64_t keys = draw.integer(0, 4) == 0 ? 0 : is_long ? draw.integer(1000, 2300) : draw.size(150);
     const int64_t queries = keys == 0 || draw.integer(0, 5) == 0 ? 0
                             : draw.flip()                        ? 1
-                                                                 : std::min(keys, draw.size(is_long ? 4 : 150));
+                                          : std::min(keys, draw.size(is_long && !by_cores ? 4 : 150));
     cu.push_back(cu.back() + static_cast<double>(queries)), lengths.push_back(static_cast<double>(keys));
     most = std::max(most, (keys + op.page_tokens - 1) / op.page_tokens);
   }
@@ -263,12 +267,12 @@ Op paged_attention(Draw& draw) {
       if (needed) held[static_cast<size_t>(table.back())] = true;
     }
   const int64_t rows = std::max<int64_t>(1, static_cast<int64_t>(cu.back()) + (draw.flip() ? draw.integer(0, 5) : 0));
-  const int64_t value_dim = is_long || draw.integer(0, 2) ? dim
-                            : codes & 2                   ? coded_head_dim(draw)
-                                                          : pool_head_dim(draw, stored);
+  const int64_t value_dim = is_long || by_cores || draw.integer(0, 2) ? dim
+                            : codes & 2                               ? coded_head_dim(draw)
+                                                                      : pool_head_dim(draw, stored);
   op.k_pool = draw.empty(stored, {pool_pages * op.page_tokens, kv_heads, dim});
   op.v_pool = draw.empty(stored, {pool_pages * op.page_tokens, kv_heads, value_dim});
-  if (draw.integer(0, 3) == 0) op.softcap = draw.pick({0.7f, 2.0f, 30.0f});
+  if (!by_cores && draw.integer(0, 3) == 0) op.softcap = draw.pick({0.7f, 2.0f, 30.0f});
   if (draw.integer(0, 2) == 0) op.sinks = draw.tensor(DType::f32, {kv_heads * group}, draw.pick({1.0, 4.0}));
   const double deviation = draw.pick({1.0, 1.0, 10.0});
   for (int64_t row = 0; row < op.k_pool.shape[0]; ++row)
@@ -399,6 +403,9 @@ void reference(const PagedAttention& op, Sheet<T>& sheet) {
   const auto exact_pages = op.exact ? sheet.integers(op.exact) : std::vector<int64_t>();
   Array<T>& o = sheet.out(op.o);
   const double half_ulp = unit_roundoff(op.q.dtype);  // tensor cores take the probabilities in q's dtype
+  // Where there are codes, they take values in q's dtype, too, and levels of keys in f16.
+  const double of_values = op.k_levels || op.v_levels ? half_ulp : 0,
+               of_keys = op.k_levels && op.q.dtype == DType::bf16 ? unit_roundoff(DType::f16) : 0;
   const int64_t heads = op.q.shape[1], group = heads / op.k_pool.shape[1], dim = op.q.shape[2],
                 value_dim = op.o.shape[2], most = op.pages.shape[1];
   for (size_t s = 0; s < lengths.size(); ++s)
@@ -418,7 +425,7 @@ void reference(const PagedAttention& op, Sheet<T>& sheet) {
         double largest = op.sinks ? value_of(sinks[h]) : -INFINITY;
         for (int64_t j = first; j < seen; ++j) {
           T score = 0;
-          for (int64_t d = 0; d < dim; ++d) score += q(t, h, d) * k.at(place(j), h / group, d);
+          for (int64_t d = 0; d < dim; ++d) score += q(t, h, d) * kept(k.at(place(j), h / group, d), of_keys);
           score = T(op.scale) * score;
           if (op.softcap > 0) score = T(op.softcap) * tanh(score / T(op.softcap));
           scores.push_back(score);
@@ -429,7 +436,7 @@ void reference(const PagedAttention& op, Sheet<T>& sheet) {
         for (int64_t d = 0; d < value_dim; ++d) {
           T sum = 0;
           for (int64_t j = first; j < seen; ++j)
-            sum += scores[static_cast<size_t>(j - first)] * v.at(place(j), h / group, d);
+            sum += scores[static_cast<size_t>(j - first)] * kept(v.at(place(j), h / group, d), of_values);
           o(t, h, d) = sum / total;
         }
       }

@@ -353,7 +353,8 @@ __global__ void __launch_bounds__(kThreads) paged_mma_kernel(const __grid_consta
     worker.begin_item(next);
     worker.find(worker.s.begin, 0);
     __syncthreads();
-    worker.fetch(0);
+    // Nobody would wait for copies of an item without keys, and they could land among the next item's.
+    if (worker.s.begin < worker.s.end) worker.fetch(0);
     worker.find(worker.s.begin + kStep, 1);
     int turn = 0;
     for (int key = worker.s.begin; key < worker.s.end; key += kStep, turn ^= 1) {
