@@ -5,16 +5,15 @@
 // values' columns. Many (a prompt): each has 16 of 64 rows. Every number is made by the same operations in the same
 // order both ways, so that a query has the same bits: an element is a chain of products of 16, and the probabilities of
 // a step are totalled for each 16 keys apart.
-#include "kernels/cuda/attention/attention_mma.h"
-#include "kernels/cuda/attention/paged_sides.h"
+#include "kernels/cuda/attention/paged_piece.h"
 
 namespace qeng {
 
 namespace {
 
 constexpr int kThreads = 128, kWarps = kThreads / kWarp;
-constexpr int kStep = 64, kParts = kStep / 16;  // keys at a time
-static_assert(kParts == kWarps && kPieceKeys % kStep == 0);
+constexpr int kStep = kStepKeys, kParts = kStepParts;  // keys at a time
+static_assert(kParts == kWarps);
 
 // T: bf16 or f16, of pools, and so of queries and probabilities.
 template <class T, int kDimension, int kTile>
@@ -31,7 +30,7 @@ struct Form {
   struct Shared {
     PagedItem item;
     int kv_head, heads, first_head, rows;  // first_head: of the heads that rows take in turn
-    int lowest, begin, end;                // keys that some row sees, begin being a whole number of steps
+    ItemKeys keys;
     int next;
     int slots[2][kStep];
     int seen[kRows];       // keys below that are seen by a row
@@ -77,7 +76,8 @@ struct MmaWorker {
   const int lane, warp, g, t, own_row;  // own_row: the warp's first
 
   float o[F::kColumns / 8][4], all_o[F::kColumns / 8][4];  // of the piece, and of those before
-  float top[2], total[2][F::kOwnParts], all_top[2], all_total[2];
+  RowPiece<F::kOwnParts> piece[2];
+  float all_top[2], all_total[2];
 
   __device__ explicit MmaWorker(const MmaArguments& arguments)
       : a(arguments),
@@ -104,9 +104,7 @@ struct MmaWorker {
       s.heads = min(shape.tile_heads, shape.group - head_block);
       s.first_head = s.kv_head * shape.group + head_block;
       s.rows = item.queries * s.heads;
-      s.lowest = shape.window > 0 ? max(0, item.seen - shape.window) : 0;
-      s.begin = max(item.piece * kPieceKeys, s.lowest / kStep * kStep);
-      s.end = min((item.piece + item.pieces) * kPieceKeys, item.seen + item.queries - 1);
+      s.keys = keys_of(shape, item);
     }
     __syncthreads();
     for (int r = static_cast<int>(threadIdx.x); r < F::kRows; r += kThreads)
@@ -136,11 +134,7 @@ struct MmaWorker {
   }
   __device__ void clear_piece() {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      top[half] = kMasked;
-#pragma unroll
-      for (float& x : total[half]) x = 0;
-    }
+    for (auto& row : piece) row.clear();
 #pragma unroll
     for (auto& tile : o)
 #pragma unroll
@@ -151,8 +145,9 @@ struct MmaWorker {
   __device__ void find(int first, int turn) {
     if (threadIdx.x >= kStep) return;
     const int key = first + static_cast<int>(threadIdx.x);
-    s.slots[turn][threadIdx.x] =
-        key >= s.lowest && key < s.end ? slot_of(shape, a.pages, shape.pool_pages, s.item.sequence, key, a.fault) : -1;
+    s.slots[turn][threadIdx.x] = key >= s.keys.lowest && key < s.keys.end
+                                     ? slot_of(shape, a.pages, shape.pool_pages, s.item.sequence, key, a.fault)
+                                     : -1;
   }
   __device__ char* keys(int turn) const { return memory + F::kStagesAt + turn * F::kStage; }
   __device__ char* values(int turn) const { return keys(turn) + F::K::kBytes; }
@@ -229,20 +224,8 @@ struct MmaWorker {
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      SoftmaxRow row{top[half], 0};
-      const float factor = row.raise(tops[half], 1), offset = row.offset(1);
-      top[half] = row.top;
-#pragma unroll
-      for (int part = 0; part < F::kOwnParts; ++part) {
-        total[half][part] = __fmul_rn(total[half][part], factor);
-#pragma unroll
-        for (int n = 2 * part; n < 2 * part + 2; ++n)
-#pragma unroll
-          for (int e = 2 * half; e < 2 * half + 2; ++e) {
-            scores[n][e] = SoftmaxRow::probability(scores[n][e], 1, offset);
-            total[half][part] = __fadd_rn(total[half][part], scores[n][e]);
-          }
-      }
+      const float factor =
+          piece[half].raise(tops[half], [&](int i) -> float& { return scores[i / 2][2 * half + i % 2]; });
 #pragma unroll
       for (auto& tile : o) tile[2 * half] *= factor, tile[2 * half + 1] *= factor;
     }
@@ -288,12 +271,10 @@ struct MmaWorker {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
       if constexpr (F::kFew) {
-        const float own = quad_sum(total[half][0]);
+        const float own = piece[half].whole();
         if (t == 0) s.totals[warp][g + 8 * half] = own;
       } else {
-        whole[half] = quad_sum(total[half][0]);
-#pragma unroll
-        for (int part = 1; part < kParts; ++part) whole[half] += quad_sum(total[half][part]);
+        whole[half] = piece[half].whole();
       }
     if constexpr (F::kFew) {
       __syncthreads();
@@ -314,10 +295,10 @@ struct MmaWorker {
 #pragma unroll
         for (int i = 0; i < F::kColumns / 8; ++i)
           *reinterpret_cast<float2*>(to + column + 8 * i) = make_float2(o[i][2 * half], o[i][2 * half + 1]);
-        if (column == 0) to[F::kDim] = top[half], to[F::kDim + 1] = whole[half];
+        if (column == 0) to[F::kDim] = piece[half].top, to[F::kDim + 1] = whole[half];
         continue;
       }
-      const MergeFactors factors = merge_pieces(all_top[half], all_total[half], top[half], whole[half]);
+      const MergeFactors factors = merge_pieces(all_top[half], all_total[half], piece[half].top, whole[half]);
 #pragma unroll
       for (int i = 0; i < F::kColumns / 8; ++i)
 #pragma unroll
@@ -351,19 +332,19 @@ __global__ void __launch_bounds__(kThreads) paged_mma_kernel(const __grid_consta
   for (int next = next_item(a.out.plan, shape.columns, &worker.s.next); next < a.out.plan->items * shape.columns;
        next = next_item(a.out.plan, shape.columns, &worker.s.next)) {
     worker.begin_item(next);
-    worker.find(worker.s.begin, 0);
+    worker.find(worker.s.keys.begin, 0);
     __syncthreads();
     // Nobody would wait for copies of an item without keys, and they could land among the next item's.
-    if (worker.s.begin < worker.s.end) worker.fetch(0);
-    worker.find(worker.s.begin + kStep, 1);
+    if (worker.s.keys.begin < worker.s.keys.end) worker.fetch(0);
+    worker.find(worker.s.keys.begin + kStep, 1);
     int turn = 0;
-    for (int key = worker.s.begin; key < worker.s.end; key += kStep, turn ^= 1) {
+    for (int key = worker.s.keys.begin; key < worker.s.keys.end; key += kStep, turn ^= 1) {
       ptx::cp_async_wait<0>();
       __syncthreads();  // this step is there, the next one's slots too, and nobody needs the step before
-      if (key + kStep < worker.s.end) worker.fetch(turn ^ 1);
+      if (key + kStep < worker.s.keys.end) worker.fetch(turn ^ 1);
       worker.find(key + 2 * kStep, turn);
       worker.attend(key, turn);
-      if ((key + kStep) % kPieceKeys == 0 || key + kStep >= worker.s.end) worker.end_piece(next);
+      if ((key + kStep) % kPieceKeys == 0 || key + kStep >= worker.s.keys.end) worker.end_piece(next);
     }
     if (!a.out.partial) worker.write();
   }
