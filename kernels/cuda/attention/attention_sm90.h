@@ -183,11 +183,11 @@ __device__ __forceinline__ void mask(float (&s)[keys / 2], const AttentionTile& 
   }
 }
 
-// Writes factor[r] * x to rows first and first + 8 of a [.., row_stride] array, columns below dim, where wanted[r]. The
-// four lanes of a row trade their pairs of columns, so that each writes 16 bytes.
+// Writes factor[r] * x to row[r], columns below dim, where wanted[r]. The four lanes of a row trade their pairs of
+// columns, so that each writes 16 bytes.
 template <int columns>
-__device__ __forceinline__ void store_rows(const float (&x)[columns / 2], const float (&factor)[2], bf16* first,
-                                           int64_t row_stride, const bool (&wanted)[2], int dim) {
+__device__ __forceinline__ void store_rows(const float (&x)[columns / 2], const float (&factor)[2],
+                                           bf16* const (&row)[2], const bool (&wanted)[2], int dim) {
   const int t = static_cast<int>(threadIdx.x % 4);
 #pragma unroll
   for (int r = 0; r < 2; ++r)
@@ -213,8 +213,15 @@ __device__ __forceinline__ void store_rows(const float (&x)[columns / 2], const 
           }
       const int column = 32 * i + 8 * t;
       if (wanted[r] && column < dim)
-        *reinterpret_cast<uint4*>(first + r * 8 * row_stride + column) = make_uint4(word[0], word[1], word[2], word[3]);
+        *reinterpret_cast<uint4*>(row[r] + column) = make_uint4(word[0], word[1], word[2], word[3]);
     }
+}
+// The same to rows first and first + 8 of a [.., row_stride] array.
+template <int columns>
+__device__ __forceinline__ void store_rows(const float (&x)[columns / 2], const float (&factor)[2], bf16* first,
+                                           int64_t row_stride, const bool (&wanted)[2], int dim) {
+  bf16* const row[2] = {first, first + 8 * row_stride};
+  store_rows<columns>(x, factor, row, wanted, dim);
 }
 
 // Whether these kernels can and shall work on the operands ([tokens, heads, head_dim]): on Hopper, in bf16, with rows
