@@ -72,26 +72,29 @@ void check_company(const Part& part, size_t row, int64_t keys, std::initializer_
 
 TEST_CASE("paged attention gives a query the same bits alone, in a chunk and among other sequences") {
   for (Named& target : backends())
-    for (const auto& [dtype, stored, window, kDim] :
-         std::initializer_list<std::tuple<DType, DType, int, int64_t>>{{DType::f32, DType::f32, 0, 32},
-                                                                       {DType::f32, DType::f32, 500, 32},
-                                                                       {DType::f32, DType::bf16, 0, 32},
-                                                                       {DType::f32, DType::f16, 0, 32},
-                                                                       {DType::f32, DType::q8_0, 0, 32},
-                                                                       {DType::bf16, DType::bf16, 0, 64},
-                                                                       {DType::bf16, DType::f16, 500, 128}}) {
-      INFO(target.name << ", q in " << dtype_name(dtype) << ", " << dtype_name(stored) << ", window " << window);
+    for (const auto& [dtype, stored, window, dim, kv_heads, heads] :
+         std::initializer_list<std::tuple<DType, DType, int, int64_t, int64_t, int64_t>>{
+             {DType::f32, DType::f32, 0, 32, 2, 4},
+             {DType::f32, DType::f32, 500, 32, 2, 4},
+             {DType::f32, DType::bf16, 0, 32, 2, 4},
+             {DType::f32, DType::f16, 0, 32, 2, 4},
+             {DType::f32, DType::q8_0, 0, 32, 2, 4},
+             {DType::bf16, DType::bf16, 0, 64, 2, 4},
+             {DType::bf16, DType::bf16, 500, 128, 1, 10},
+             {DType::bf16, DType::f16, 500, 128, 2, 4}}) {
+      INFO(target.name << ", q in " << dtype_name(dtype) << ", " << dtype_name(stored) << ", window " << window
+                       << ", heads of " << dim);
       Draw draw(base_seed());
       constexpr int64_t kKeys = 1100, kMost = (kKeys + 15) / 16;
       PagedAttention base;
       base.page_tokens = 16, base.window = window, base.scale = 0.125f;
-      base.k_pool = draw.tensor(DType::f32, {2 * kMost * 16, 2, kDim}), base.v_pool = draw.like(base.k_pool);
+      base.k_pool = draw.tensor(DType::f32, {2 * kMost * 16, kv_heads, dim}), base.v_pool = draw.like(base.k_pool);
       if (stored != DType::f32) {  // by KvStore, whose rounding does not matter here
         KvStore store{base.k_pool,
                       base.v_pool,
                       {},
-                      draw.empty(stored, {2 * kMost * 16, 2, kDim}),
-                      draw.empty(stored, {2 * kMost * 16, 2, kDim})};
+                      draw.empty(stored, {2 * kMost * 16, kv_heads, dim}),
+                      draw.empty(stored, {2 * kMost * 16, kv_heads, dim})};
         std::vector<double> slots(static_cast<size_t>(2 * kMost * 16));
         for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<double>(i);
         store.slots = draw.values(DType::i32, slots);
@@ -101,7 +104,7 @@ TEST_CASE("paged attention gives a query the same bits alone, in a chunk and amo
         std::memcpy(store.v_pool.data, done.v_pool.data, store.v_pool.bytes());
         base.k_pool = store.k_pool, base.v_pool = store.v_pool;
       }
-      const View queries = draw.tensor(dtype, {2 * kKeys, 4, kDim});
+      const View queries = draw.tensor(dtype, {2 * kKeys, heads, dim});
       std::vector<double> tables;
       for (int64_t i = 0; i < 2 * kMost; ++i) tables.push_back(static_cast<double>((i * 5 + 3) % (2 * kMost)));
       const auto part = [&](const Sequences& which, const std::vector<int64_t>& owner) {
@@ -111,7 +114,7 @@ TEST_CASE("paged attention gives a query the same bits alone, in a chunk and amo
         while (draw.buffers().size() > held) draw.buffers().pop_back();
         return result;
       };
-      const size_t row = 4 * static_cast<size_t>(kDim) * dtype_size(dtype);
+      const size_t row = static_cast<size_t>(heads * dim) * dtype_size(dtype);
       check_company(part, row, kKeys, {0, 63, 64, 500, 1023, 1024, 1099}, {7, 256}, 1020, {900, 1090});
     }
 }

@@ -13,8 +13,8 @@ import sys
 import machine_code
 
 KERNELS = {"block_rows", "bit_rows", "row_few_kernel", "row_wgmma_kernel", "norm_apart", "gate_apart", "heads_apart",
-           "round_activations", "paged_mma_kernel", "paged_tiles_kernel", "merge_pages", "plan_pages_kernel", "sort_segments",
-           "take_sorted"}
+           "round_activations", "paged_mma_kernel", "paged_sm90_kernel", "paged_tiles_kernel", "merge_pages",
+           "plan_pages_kernel", "sort_segments", "take_sorted"}
 CODEBOOKS = re.compile(r"blocks\d+IQ[123]_")
 WAIT, LOAD = 0x82e, 0x981  # ACQBULK, LDG
 # LDG, LDGSTS, UTMALDG, LD, STG, ST, ATOMG, ATOM, REDG

@@ -13,10 +13,12 @@ import sys
 
 import machine_code
 
-# Share of a kernel's exponentials that stand between a wait that leaves one product running and the next wait: half of
-# the forward pass's (the other half is the first step's, with nothing beside it), all of the gradient's.
-KERNELS = {"attention_sm90_kernel": 0.5, "attention_grad_keys_sm90": 1, "attention_grad_queries_sm90": 1}
+# Share of a kernel's exponentials that stand between a wait that leaves one product running and the next wait, and for
+# which heads it is there: half of the forward pass's (the other half is the first step's, with nothing beside it), over
+# pages with the four more that merge pieces; all of the gradient's.
 DIMS = (64, 96, 128, 256)
+KERNELS = {"attention_sm90_kernel": (0.5, DIMS), "paged_sm90_kernel": (38 / 72, (64, 128)),
+           "attention_grad_keys_sm90": (1, DIMS), "attention_grad_queries_sm90": (1, DIMS)}
 
 
 def words(code):
@@ -54,7 +56,7 @@ def main():
                     sys.exit(f"FAILED: {name}: {nvdisasm} reads {theirs}, this test {order}")
             waits = [i for i, word in enumerate(order) if word.startswith("wait")]
             beside = max(order[i:j].count("exp") for i, j in zip(waits, waits[1:]) if order[i] == "wait 1")
-            wanted = int(order[:waits[-1]].count("exp") * KERNELS[found[1]])  # behind the last wait are those of sinks
+            wanted = int(order[:waits[-1]].count("exp") * KERNELS[found[1]][0])  # behind the last wait are those of sinks
             label = f"{found[1]}<{found[2]}>"
             print(f"{label}: {beside} of {wanted} exponentials beside a product" + (", as nvdisasm reads it" if nvdisasm else ""))
             seen.add(label)
@@ -66,7 +68,7 @@ def main():
         sys.exit(f"FAILED: {sys.argv[1]} holds no code for a GPU")
     if not seen:
         print("SKIPPED: the library was not built for sm_90a")
-    elif missing := {f"{name}<{dim}>" for name in KERNELS for dim in DIMS} - seen:
+    elif missing := {f"{name}<{dim}>" for name, (_, dims) in KERNELS.items() for dim in dims} - seen:
         sys.exit("FAILED: no code of " + ", ".join(sorted(missing)))
     sys.exit(wrong)
 

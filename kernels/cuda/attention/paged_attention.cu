@@ -340,7 +340,9 @@ void attend(const PagedAttention& op, const PagedShape& shape, PagedPlan* plan, 
   if (shape.divided)
     out.partial = context.scratch.take<float>(int64_t{shape.most_tiles} * shape.most_pieces * shape.columns *
                                               shape.tile_rows * partial_row(shape.value_dim));
-  if (suits_paged_mma(op, context)) {
+  if (shape.tile_rows == kWideTileRows) {
+    paged_by_wgmma(op, out, context);
+  } else if (suits_paged_mma(op, context)) {
     paged_by_mma(op, out, context);
   } else if (!op.k_levels && !op.v_levels && op.k_pool.dtype == op.v_pool.dtype) {
     attend_plain(op, out, context);

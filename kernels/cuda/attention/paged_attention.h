@@ -13,15 +13,16 @@
 
 namespace qeng {
 
-constexpr int kTileRows = 16;      // queries times query heads of a group: they share each load of a key
-constexpr int kManyTileRows = 64;  // of a prompt, where tensor cores take them (paged_mma.cu)
-constexpr int kPieceKeys = 256;    // 128 KB of keys and values of a head in bf16, several microseconds of one block
+constexpr int kTileRows = 16;       // queries times query heads of a group: they share each load of a key
+constexpr int kManyTileRows = 64;   // of a prompt, where tensor cores take them (paged_mma.cu)
+constexpr int kWideTileRows = 128;  // and on Hopper (paged_sm90.cu)
+constexpr int kPieceKeys = 256;     // 128 KB of keys and values of a head in bf16, several microseconds of one block
 
 struct PagedShape {
   int tokens, sequences, heads, kv_heads, group, dim, value_dim;
   int most_pages, page_tokens, pool_pages;
   int window;       // 0: none
-  int tile_rows;    // kTileRows or kManyTileRows
+  int tile_rows;    // kTileRows, kManyTileRows or kWideTileRows
   int tile_heads;   // query heads of a tile: the group, or up to kTileRows of it
   int head_blocks;  // of tile_heads, to a group
   int tile_queries;

@@ -1,8 +1,8 @@
 // How paged attention by tensor cores takes a row's keys (paged_mma.cu, paged_sm90.cu): 64 at a time, from a multiple
 // of 64 on, with the totals of each 16 apart. Who computes a row does the same operations in the same order, each
-// rounded as written here, so its bits are the same. Of a product an element is a chain of instructions of 16, and those
-// of mma.sync and wgmma give one result: the models of both that Xie et al. 2025 (arXiv 2511.10909) compared with the
-// device bit by bit are the same for bf16 on Hopper. tests/gpu/part.sh (bits) compares them where there is one.
+// rounded as written here, so its bits are the same. Of a product an element is a chain of instructions of 16, and
+// those of mma.sync and wgmma give one result: the models of both that Xie et al. 2025 (arXiv 2511.10909) compared with
+// the device bit by bit are the same for bf16 on Hopper. tests/gpu/part.sh (bits) compares them where there is one.
 #pragma once
 #include "kernels/cuda/attention/attention_mma.h"
 #include "kernels/cuda/attention/paged_sides.h"
@@ -20,6 +20,15 @@ __device__ inline ItemKeys keys_of(const PagedShape& shape, const PagedItem& ite
   const int lowest = shape.window > 0 ? max(0, item.seen - shape.window) : 0;
   return {lowest, max(item.piece * kPieceKeys, lowest / kStepKeys * kStepKeys),
           min((item.piece + item.pieces) * kPieceKeys, item.seen + item.queries - 1)};
+}
+
+// The heads that the rows of an item in a column take in turn: `count` from `first` on, of one key head.
+struct ItemHeads {
+  int kv_head, first, count;
+};
+__device__ inline ItemHeads heads_of(const PagedShape& shape, int column) {
+  const int kv_head = column / shape.head_blocks, within = column % shape.head_blocks * shape.tile_heads;
+  return {kv_head, kv_head * shape.group + within, min(shape.tile_heads, shape.group - within)};
 }
 
 // A row's sums of a piece, as far as a lane of the row's four has them.

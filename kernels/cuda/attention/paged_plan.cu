@@ -124,9 +124,11 @@ PagedShape paged_shape(const PagedAttention& op, const CudaContext& context) {
   shape.window = i(std::min<int64_t>(std::max(0, op.window), kMost));
   shape.tile_heads = std::min(shape.group, kTileRows);
   shape.head_blocks = i(ceil_div(shape.group, shape.tile_heads));
-  // Which of the two makes no difference to the bits.
-  const bool many = suits_paged_mma(op, context) && dim <= 128 && tokens * shape.tile_heads > 2 * kTileRows * sequences;
-  shape.tile_rows = many ? kManyTileRows : kTileRows;
+  // Which of them makes no difference to the bits.
+  const int64_t rows = tokens * shape.tile_heads;
+  const bool many = suits_paged_mma(op, context) && dim <= 128 && rows > 2 * kTileRows * sequences,
+             wide = many && rows > kManyTileRows * sequences && suits_paged_sm90(op, context);
+  shape.tile_rows = wide ? kWideTileRows : many ? kManyTileRows : kTileRows;
   shape.tile_queries = std::max(1, shape.tile_rows / shape.tile_heads);
   shape.columns = shape.kv_heads * shape.head_blocks;
   shape.most_tiles = i(std::min<int64_t>(tokens, tokens / shape.tile_queries + sequences + 1));
@@ -135,9 +137,9 @@ PagedShape paged_shape(const PagedAttention& op, const CudaContext& context) {
   const int64_t partials =
       int64_t{shape.most_tiles} * pieces * shape.columns * shape.tile_rows * partial_row(shape.value_dim);
   constexpr int64_t kMostPartials = int64_t{1} << 26;  // floats: 256 MB
-  shape.divided = pieces > 1 &&
-                  shape.most_tiles * int64_t{shape.columns} < int64_t{kResident} * context.multiprocessors &&
-                  partials <= kMostPartials;
+  // Tiles that fill the device are not divided; of wide ones, half of it, as their sums are much to write.
+  const int64_t fill = wide ? context.multiprocessors / 2 : int64_t{kResident} * context.multiprocessors - 1;
+  shape.divided = pieces > 1 && shape.most_tiles * int64_t{shape.columns} <= fill && partials <= kMostPartials;
   shape.most_pieces = shape.divided ? i(pieces) : 1;
   return shape;
 }

@@ -90,6 +90,9 @@ bool rounds_merged(const PagedShape& shape);
 // By tensor cores, for q in bf16 over pools of bf16 or f16.
 bool suits_paged_mma(const PagedAttention& op, const CudaContext& context);
 void paged_by_mma(const PagedAttention& op, const PagedOutput& out, CudaContext& context);
+// By Hopper's, for pools of bf16 and tiles of kWideTileRows; with the bits of paged_by_mma, which suits what this does.
+bool suits_paged_sm90(const PagedAttention& op, const CudaContext& context);
+void paged_by_wgmma(const PagedAttention& op, const PagedOutput& out, CudaContext& context);
 // Queues the merging of a divided plan's pieces.
 void merge_partials(const PagedOutput& out, CudaContext& context);
 
