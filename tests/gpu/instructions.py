@@ -16,6 +16,12 @@ takes 64 keys and their values of a head, whose products by tensor cores must al
 keys stands in the loop too, and counts as if it ended each pass. So are f16 weights by few rows of x (row_few.cu): a pass
 of a warp takes 64 elements of 32 rows.
 
+Attention over a paged cache of codes (paged_tiles.cu, the forms for decoding) takes a piece of 256 keys of a head in a pass
+of its loop, from finding it to writing its sums. Much of that loop is rare (keys that are rows, the ends of a sequence,
+other widths), so the shortest way through it is counted that has all products of a piece, each with the look-ups of codes
+of 4 bits, all copies, and one part of q; of a block's four warps the first also takes the piece from the plan and
+finds it. Left out is what a block does once, which fills the tables, and the merging of partial sums.
+
 Some instruction of the loop must move on by just as many bytes of a row; else codes are no longer taken so. Each kernel
 has a limit, and no kernel of the library may use local memory. With NVDISASM, its reading of the counted files is compared.
 """
@@ -50,9 +56,11 @@ LIMITS = {
     ("cache bf16", 64): 7.1, ("cache bf16", 128): 4.7, ("cache bf16", 256): 3.0,  # the second: dimensions of a head
     ("cache f16", 64): 7.9, ("cache f16", 128): 5.0, ("cache f16", 256): 3.2,
     ("F16 x f32", 32): GOAL, ("F16 x bf16", 32): GOAL,
+    ("4-bit codes", 64): 6.0, ("4-bit codes", 128): 6.0, ("4-bit codes", 256): 6.0,
 }
 CACHE_KEYS = 64  # of a pass
 FEW_DEPTH = 64  # elements of a row of f16 weights, likewise
+PIECE_KEYS, TILE_KEYS, WARPS = 256, 16, 4  # of attention over codes
 
 # What a GPU issues while it reads a byte: multiprocessors, each with 4 schedulers of 32 threads, times GHz (boost), over
 # GB/s, by the makers' data sheets. Instructions are counted for sm_90a alone: other GPUs' code differs a little.
@@ -96,6 +104,12 @@ def few(name):
     """Of a mangled name: (format, rows of the weight to a warp) of f16 weights by few rows of x; or None."""
     found = re.search(r"14row_few_kernelI(f|NS_4bf16E)", name)
     return found and ("F16 x f32" if found[1] == "f" else "F16 x bf16", 32)
+
+
+def coded(name):
+    """Of a mangled name: the dimensions of the kernels of attention over codes that decode; or None."""
+    found = re.search(r"18paged_tiles_kernelINS_5tiles4FormILi(\d)ELi1E", name)
+    return found and 32 * int(found[1])
 
 
 def words(code):
@@ -160,6 +174,30 @@ def of_few(kernel, code, found):
     return of_pass(kernel, code, found, wanted, 1, kernel[1] * FEW_DEPTH * 2)
 
 
+def of_codes(dim, code):
+    """The same of a piece of keys and values that are codes of 4 bits."""
+    runs, tiles = dim // 32, PIECE_KEYS // TILE_KEYS
+    chunks = (TILE_KEYS * dim // 2 + 2 * TILE_KEYS) // 16  # of a tile, with its scales
+    # A warp has the keys of a quarter of the tiles, and of all values a run or more, or half a run.
+    products = tiles // WARPS * runs * 2 + tiles * max(1, runs * 2 // WARPS)
+    copies = tiles // WARPS * math.ceil(chunks / 32) + 1 + tiles // 2 * max(1, runs // WARPS)
+
+    def counts(some):
+        kinds = [low & 0xfff for low, _ in some]
+        of_size = lambda kind, size: sum(low & 0xfff == kind and high >> 9 & 7 == size for low, high in some)
+        mma = kinds.count(0x23c)
+        if of_size(0x984, 4) < 4 * mma or 0 < mma < 4:  # LDS: a product takes four pairs of levels; some tiles alone are rare
+            return None
+        return mma, kinds.count(0xfae), kinds.count(0x9a8), of_size(0x981, 6)  # HMMA, LDGSTS, ATOMG.ADD, LDG.128
+
+    loop = max(machine_code.loops(code), key=lambda loop: loop[1] - loop[0])
+    ways = [machine_code.shortest_way(code, loop, (products, copies, first, 1 + 2 * first), counts) for first in (0, 1)]
+    if None in ways:
+        sys.exit(f"FAILED: codes, {dim} dimensions: no way through the loop has {products} products and {copies} copies: tell "
+                 "tests/gpu/instructions.py how to count")
+    return 32 * (ways[0] * (WARPS - 1) + ways[1]) / (PIECE_KEYS * (dim + 4))
+
+
 def faults(figures, limits):
     """What is wrong, a line each."""
     for kernel in sorted(figures.keys() | limits.keys()):
@@ -205,6 +243,8 @@ def main():
                 figures[of] = of_cache(of, code, found)
             if of := few(name):  # of linear layers and of experts
                 figures[of] = max(figures.get(of, 0), of_few(of, code, found))
+            if dim := coded(name):
+                figures["4-bit codes", dim] = max(of_codes(dim, code), figures.get(("4-bit codes", dim), 0))
             if of := counted(name):
                 figures[of[0]] = instructions_a_byte(*of, code, found)
                 compiler = machine_code.compiler(elf)

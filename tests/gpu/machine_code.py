@@ -1,5 +1,6 @@
 """The machine code of libqeng_cuda.so, read without a disassembler: an instruction for sm_90a is 16 bytes."""
 import ctypes
+import heapq
 import re
 import struct
 import subprocess
@@ -59,14 +60,54 @@ def instructions(code):
     return list(struct.iter_unpack("<QQ", code[:len(code) // 16 * 16]))
 
 
-def loops(code):
-    """(first, last) of what each backward branch repeats, as indices of instructions."""
+def jumps(code):
+    """{instruction: where it branches to}, as indices."""
+    found = {}
     for i, (low, high) in enumerate(code):
         if low & 0xfff == 0x947:  # BRA
             steps = low >> 16 & 255 | low >> 34 << 8 | (high & 0x3ffff) << 38  # of 4 bytes, from the next instruction: 56 bits
-            distance = (steps - (steps >> 55 << 56)) // 4
-            if distance < 0:
-                yield i + 1 + distance, i
+            found[i] = i + 1 + (steps - (steps >> 55 << 56)) // 4
+    return found
+
+
+def loops(code):
+    """(first, last) of what each backward branch repeats, as indices of instructions."""
+    return [(target, i) for i, target in jumps(code).items() if target <= i]
+
+
+def blocks(code):
+    """{first: (past the last, where it may go on)} of each run of instructions without a branch."""
+    targets, found = jumps(code), {}
+    ends = {i for i, (low, _) in enumerate(code) if low & 0xfff in (0x947, 0x94d)}  # BRA, EXIT
+    firsts = sorted({0} | set(targets.values()) | {i + 1 for i in ends if i + 1 < len(code)})
+    for first, stop in zip(firsts, firsts[1:] + [len(code)]):
+        low, high = code[stop - 1]
+        always = stop - 1 in ends and low >> 12 & 15 == 7 and high >> 23 & 15 == 7  # by both predicates
+        found[first] = stop, ([] if always else [stop]) + [targets[i] for i in [stop - 1] if i in targets]
+    return found
+
+
+def shortest_way(code, loop, wanted, counts):
+    """Instructions of the shortest way once through a loop, never backwards, that has just so many of the things wanted; None if there is
+    none. counts(instructions): how many of each a block has, or None, where no way may lead."""
+    graph, done, queue = blocks(code), set(), [(0, loop[0], (0,) * len(wanted))]
+    counted = {first: counts(code[first:stop]) for first, (stop, _) in graph.items()}
+    while queue:
+        taken, first, before = heapq.heappop(queue)
+        if (first, before) in done or counted[first] is None:
+            continue
+        done.add((first, before))
+        stop, following = graph[first]
+        have = tuple(map(sum, zip(before, counted[first])))
+        if any(some > most for some, most in zip(have, wanted)):
+            continue
+        taken += stop - first
+        for to in following:
+            if to == loop[0] and have == wanted:
+                return taken
+            if first < to <= loop[1]:
+                heapq.heappush(queue, (taken, to, have))
+    return None
 
 
 def disassembled(nvdisasm, elf):

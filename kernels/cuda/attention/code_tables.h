@@ -35,34 +35,6 @@ struct CodeTables {
   }
 };
 
-// Fills the table of a width by all threads of a block. values: its turn of 128 bytes, and levels in bf16 instead of
-// f16, as the probabilities that they are multiplied with need the range.
-template <int kThreads>
-__device__ void fill_table(char* table, int bits, const float* levels, bool values) {
-  const int codes = group_codes(bits), chunks = 128 / 16;
-  const uint32_t mask = (1u << bits) - 1;
-  for (int i = static_cast<int>(threadIdx.x); i < group_entries(bits) * chunks; i += kThreads) {
-    const uint32_t entry = static_cast<uint32_t>(i / chunks);
-    uint32_t pair[2];
-    for (int j = 0; j < 2; ++j) {
-      const uint32_t at = codes == 4 ? entry >> (2 * bits * j) : entry;
-      const float low = levels[at & mask], high = levels[at >> bits & mask];
-      pair[j] = values ? ptx::pack_bf16(low, high) : ptx::pack_f16(low, high);
-    }
-    *reinterpret_cast<uint4*>(table + static_cast<int>(entry) * kEntryBytes + (values ? 128 : 0) + i % chunks * 16) =
-        make_uint4(pair[0], pair[1], pair[0], pair[1]);
-  }
-}
-template <int kThreads>
-__device__ void fill_tables(char* tables, const CodeTables& layout, const kv_codes::Shape& shape, const float* levels,
-                            bool values) {
-  const auto fill = [&](int bits, const float* from) {
-    fill_table<kThreads>(tables + (bytes_of_codes(bits) ? 0 : layout.byte_entries * kEntryBytes), bits, from, values);
-  };
-  if (shape.wide < shape.dim) fill(shape.bits, levels);
-  if (shape.wide > 0) fill(shape.bits + 1, levels + (1 << shape.bits));
-}
-
 // f(bits), as a constant.
 template <class F>
 __device__ void for_bits(int bits, F f) {
@@ -74,6 +46,42 @@ __device__ void for_bits(int bits, F f) {
     f(std::integral_constant<int, 2>());
   else
     f(std::integral_constant<int, 1>());
+}
+
+// Fills the table of a width by all threads of a block. values: its turn of 128 bytes, and levels in bf16 instead of
+// f16, as the probabilities that they are multiplied with need the range. A thread has every 16th entry.
+template <int kThreads, int bits>
+__device__ void fill_table(char* table, const float* levels, bool values) {
+  constexpr int kChunks = 128 / 16, kEvery = kThreads / kChunks, kOwn = (group_entries(bits) + kEvery - 1) / kEvery;
+  const int own = static_cast<int>(threadIdx.x) / kChunks % kEvery, chunk = static_cast<int>(threadIdx.x) % kChunks;
+  const auto pair = [&](int i, int place) {  // codes `place` and the next of an entry
+    const int at = (i * kEvery | own) >> (place * bits), mask = (1 << bits) - 1;
+    const float low = levels[at & mask], high = levels[at >> bits & mask];
+    return values ? ptx::pack_bf16(low, high) : ptx::pack_f16(low, high);
+  };
+  uint32_t pairs[kOwn][2];
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i)
+    pairs[i][0] = pair(i, 0), pairs[i][1] = group_codes(bits) == 4 ? pair(i, 2) : pairs[i][0];
+  char* const to = table + own * kEntryBytes + (values ? 128 : 0) + 16 * chunk;
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i)
+    if (i * kEvery + own < group_entries(bits))
+      *reinterpret_cast<uint4*>(to + i * kEvery * kEntryBytes) =
+          make_uint4(pairs[i][0], pairs[i][1], pairs[i][0], pairs[i][1]);
+}
+template <int kThreads>
+__device__ void fill_tables(char* tables, const CodeTables& layout, const kv_codes::Shape& shape, const float* levels,
+                            bool values) {
+  const auto fill = [&](int width, const float* from) {
+    for_bits(width, [&](auto bits) {
+      constexpr int kBits = decltype(bits)::value;
+      fill_table<kThreads, kBits>(tables + (bytes_of_codes(kBits) ? 0 : layout.byte_entries * kEntryBytes), from,
+                                  values);
+    });
+  };
+  if (shape.wide < shape.dim) fill(shape.bits, levels);
+  if (shape.wide > 0) fill(shape.bits + 1, levels + (1 << shape.bits));
 }
 
 // The bit of a lane where a thread's eight codes of a key begin, or its four of a dimension of a half of a run.

@@ -49,14 +49,17 @@ struct alignas(16) PagedPlan {  // the items lie behind it, and where it is divi
 PagedPlan* plan_pages(const PagedShape& shape, const View& cu_q, const View& lengths, CudaScratch& memory,
                       CudaContext& context);
 
-// The next item, the same in each thread of the block; a barrier before and after (as next_item of attention.h). Each
-// block comes once more than it gets one; the last of all leaves the plan as it was, for another kernel.
+// The next item, by one thread of a block. Each block comes once more than it gets one; the last of all leaves the plan as
+// it was, for another kernel.
+__device__ inline int take_item(PagedPlan* plan, int columns) {
+  const int item = atomicAdd(&plan->taken, 1);
+  if (item == plan->items * columns + static_cast<int>(gridDim.x) - 1) atomicExch(&plan->taken, 0);
+  return item;
+}
+// The same in each thread of the block; a barrier before and after (as next_item of attention.h).
 __device__ inline int next_item(PagedPlan* plan, int columns, int* shared_item) {
   __syncthreads();
-  if (threadIdx.x == 0) {
-    *shared_item = atomicAdd(&plan->taken, 1);
-    if (*shared_item == plan->items * columns + static_cast<int>(gridDim.x) - 1) atomicExch(&plan->taken, 0);
-  }
+  if (threadIdx.x == 0) *shared_item = take_item(plan, columns);
   __syncthreads();
   return *shared_item;
 }

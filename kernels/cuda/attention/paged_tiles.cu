@@ -1,13 +1,17 @@
-// PagedAttention by tensor cores, for q in bf16 over codes: a warp takes the scores of its own 32 keys of 128 (of heads
-// of more than 128, 16 of 64), then some runs of the values of all of them. Products are transposed, keys and dimensions of
-// values being rows of A, so that codes become fragments where they are: a table in shared memory turns some of them into
-// levels at once (code_tables.h), a key's scale multiplies the score, a value's the probability.
+// PagedAttention by tensor cores, for q in bf16 over codes. A block takes a piece of 256 keys at once, so its softmax knows
+// all scores: a warp makes the scores of its own 64 keys, then sums some runs of all values. Products are transposed, keys
+// and dimensions of values being rows of A, so that codes become fragments where they are: a table in shared memory turns
+// some of them into levels at once (code_tables.h), a key's scale multiplies the score, a value's the probability.
 //
 // Levels of keys and their queries are f16, the queries times a power of two of each row; levels of values and their
 // probabilities bf16. Keys that are rows are two bf16 each, values that are rows one.
+//
+// What a byte of codes costs in instructions decides how fast this decodes (tests/gpu/instructions.py). So the first warp
+// alone finds a piece, copies follow each other without conditions but at the ends of a sequence, and what few pieces need
+// (rows, masks, a softcap) stands behind one branch.
 #include <algorithm>
 
-#include "kernels/cuda/attention/tile_worker.h"
+#include "kernels/cuda/attention/tile_rows.h"
 
 namespace qeng {
 
@@ -20,23 +24,25 @@ __global__ void __launch_bounds__(kThreads, 2) paged_tiles_kernel(PagedSides a, 
   ptx::begin_ahead();
   char* tables = shared_memory();
   Worker<F> worker(a, layout, *reinterpret_cast<Shared<F>*>(tables + layout.bytes()));
-  const int items = a.out.plan->items * a.out.shape.columns;
-  int next = next_item(a.out.plan, a.out.shape.columns, &worker.s.item);
-  if (next >= items) return;
-  if (a.keys.codes) fill_tables<kThreads>(tables, layout, a.keys.shape, a.keys.levels, false);
-  if (a.values.codes) fill_tables<kThreads>(tables, layout, a.values.shape, a.values.levels, true);
-  for (; next < items; next = next_item(a.out.plan, a.out.shape.columns, &worker.s.item)) {
-    worker.begin_item(next);
-    for (int turn = 0; turn < worker.rows; turn += F::kRows) {
-      worker.begin_turn(turn);
+  const PagedItem& item = worker.s.task.item;
+  bool filled = false;
+  while (worker.next_item()) {
+    for (worker.turn = 0; worker.turn < worker.s.task.rows; worker.turn += F::kRows) {
       Sums<F> all;
       all.clear();
-      for (int piece = worker.item.piece; piece < worker.item.piece + worker.item.pieces; ++piece) {
-        worker.begin_piece(piece);
+      for (int i = 0; i < item.pieces; ++i) {
+        if (i + worker.turn > 0) worker.next_piece(item.piece + i);
+        worker.begin_piece(item.piece + i);
+        if (!filled) {
+          if (a.keys.codes) fill_tables<kThreads>(tables, layout, a.keys.shape, a.keys.levels, false);
+          if (a.values.codes) fill_tables<kThreads>(tables, layout, a.values.shape, a.values.levels, true);
+          filled = true;
+        }
+        if (i == 0) worker.begin_turn();
         Sums<F> sums;
         sums.clear();
         worker.attend(sums);
-        worker.end_piece(next, sums, all);
+        worker.end_piece(sums, all);
       }
       if (!a.out.partial) worker.write(all);
     }
@@ -57,7 +63,10 @@ bool launch_tiles(const PagedSides& sides, const CodeTables& layout, CudaContext
   };
   // In decoding the queries of a head are few.
   const int rows = shape.tokens <= shape.sequences ? shape.tile_heads : shape.tile_heads * shape.tile_queries;
-  return (rows > 8 && launch_with(Form<runs, 2>())) || launch_with(Form<runs, 1>());
+  constexpr int kPart = runs <= 4 ? kPieceTiles / 2 : kPieceTiles / 4;
+  constexpr int kMost = runs <= 4 ? kPieceTiles : kPart, kLeast = runs <= 2 ? kMost : kPart;  // as memory allows
+  return (rows > 8 && launch_with(Form<runs, 2, kPart>())) || launch_with(Form<runs, 1, kMost>()) ||
+         (kLeast < kMost && launch_with(Form<runs, 1, kLeast>()));
 }
 
 }  // namespace
@@ -65,7 +74,8 @@ bool launch_tiles(const PagedSides& sides, const CodeTables& layout, CudaContext
 bool paged_by_tiles(const PagedSides& sides, CudaContext& context) {
   const PagedShape& shape = sides.out.shape;
   if (sides.q_f32 || shape.page_tokens % kTileKeys != 0 || shape.dim % kv_codes::kRun != 0 ||
-      shape.value_dim % kv_codes::kRun != 0 || !aligned(sides.keys.codes, 16) || !aligned(sides.values.codes, 16))
+      shape.value_dim % kv_codes::kRun != 0 || !aligned(sides.q, 16) || !aligned(sides.keys.codes, 16) ||
+      !aligned(sides.values.codes, 16))
     return false;
   CodeTables layout{};
   for (const PagedSide* side : {&sides.keys, &sides.values})

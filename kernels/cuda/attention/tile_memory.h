@@ -8,38 +8,59 @@ namespace qeng::tiles {
 
 constexpr int kThreads = 128, kWarps = kThreads / kWarp;
 constexpr int kTileKeys = kv_codes::kLanes;  // keys of a warp's product
-constexpr int kPieceTiles = kPieceKeys / kTileKeys;
+constexpr int kPieceTiles = kPieceKeys / kTileKeys, kOwnTiles = kPieceTiles / kWarps;
 constexpr int kUnit = 16;                                              // dimensions of a product of values
 constexpr int kRunBytes = 4 * kv_codes::kLanes * kv_codes::kMostBits;  // of codes, at most
 
-// What some row takes of 16 keys; a word has it of four times 16.
-enum Needs : uint32_t { kKeyCodes = 1, kKeyRows = 2, kValueCodes = 4, kValueRows = 8 };
-constexpr uint32_t kEach = 0x01010101;
-
-// Rows (queries times heads) are taken in turns of 8 tiles. runs: most of a key and of a value.
-template <int runs, int tiles>
+// Rows (queries times heads) are taken in turns of 8 tiles. runs: most of a key and of a value. staged: how many of a
+// piece's tiles of values lie in shared memory at a time: all, or two halves of which one is copied while the other is
+// used.
+template <int runs, int tiles, int staged>
 struct Form {
   static constexpr int kRuns = runs, kTiles = tiles, kRows = 8 * tiles;
   static constexpr int kOwnRuns = (runs + kWarps - 1) / kWarps;  // of the values, for a warp
   static constexpr bool kHalves = runs < kWarps;                 // two warps share a run, each has a half
   static constexpr int kUnits = kHalves ? 1 : 2 * kOwnRuns;
-  // Times 16 keys of a step, for a warp and for all: with 8 rows and tables of 4 bits, 90 KB.
-  static constexpr int kOwnTiles = runs <= 4 ? 2 : 1, kStepTiles = kWarps * kOwnTiles, kStep = kStepTiles * kTileKeys;
+  static constexpr int kStagedKeys = runs * tiles <= 4 ? kOwnTiles : 16 / (runs * tiles);  // of a warp's tiles
+  static constexpr int kStagedValues = staged, kGroup = staged == kPieceTiles ? staged : staged / 2;
 };
+
+// An item, as its first warp finds it for all.
+struct Task {
+  int next;  // its number, or one past the last
+  int kv_head, rows;
+  int end, lowest, recent;  // keys that some row sees: [lowest, end); from `recent` on, rows beside codes
+  int partial;              // of a divided plan: where its first row is, in floats
+  PagedItem item;
+  int64_t places[kTileRows];  // of each row in q and o, in rows
+  int heads[kTileRows];       // of q
+  int seen[kTileRows];        // a row sees the keys below
+};
+
+// Which tiles of a piece some row takes codes or rows of, a bit each, those of values kPieceTiles higher than those of
+// keys; and of which tiles some row does not see all keys.
+struct Needs {
+  uint32_t codes, rows, edges;
+};
+constexpr uint32_t kEveryTile = (1u << kPieceTiles) - 1;
 
 // Shared memory behind the tables. Fragments of B lie as the lanes ask for them.
 template <class F>
 struct Shared {
-  uint4 q_half[F::kRuns][F::kTiles][kWarp], q_bf16[F::kRuns][F::kTiles][kWarp];             // of a run: two products
-  uint2 p_codes[F::kStepTiles][F::kTiles][kWarp], p_rows[F::kStepTiles][F::kTiles][kWarp];  // of 16 keys: one
-  char keys[kWarps][F::kOwnTiles][F::kRuns * kRunBytes + 2 * kv_codes::kLanes];             // each warp's tiles
-  char values[kWarps][F::kStepTiles][F::kOwnRuns][kRunBytes];  // each warp's runs of all tiles
-  uint32_t value_scales[F::kStepTiles][kv_codes::kLanes / 2];
-  float tops[kWarps][F::kRows], totals[kWarps][F::kRows], factors[F::kRows];
-  uint32_t needs[kPieceTiles / F::kStepTiles + 1][F::kOwnTiles];  // of each step of a piece, and of none
-  int64_t key_tiles[kPieceTiles], value_tiles[kPieceTiles];       // where their codes begin
-  int key_slots[kPieceTiles], value_slots[kPieceTiles];
-  int item;
+  uint4 q[F::kRuns][F::kTiles][kWarp];               // of a run: two products
+  uint4 p_codes[kPieceTiles / 2][F::kTiles][kWarp];  // of 32 keys: one product each
+  union {
+    char keys[kWarps][F::kStagedKeys][F::kRuns * kRunBytes + 2 * kv_codes::kLanes];  // each warp's tiles
+    uint2 p_rows[kPieceTiles][F::kTiles][kWarp];                                     // once the scores are there
+  };
+  char values[kWarps][F::kStagedValues][F::kOwnRuns][kRunBytes];  // each warp's runs
+  uint32_t value_scales[kPieceTiles][kv_codes::kLanes / 2];
+  float4 tops[F::kRows], totals[F::kRows];               // a number of each warp
+  float factors[F::kRows], ups[F::kRows];                // of a row: for its scores; what its q was multiplied by
+  uint32_t code_tiles[2][kPieceTiles / 2];               // where codes are: of even tiles, and of odd ones
+  int key_slots[kPieceTiles], value_slots[kPieceTiles];  // where rows are
+  Needs needs;
+  Task task;
 };
 
 // What a thread has of the softmax, and of the sums: rows 2 t and 2 t + 1 of each tile, in dimensions 2 g and 2 g + 1 of
@@ -58,39 +79,28 @@ struct Sums {
   }
 };
 
-// What the tiles of a step need, the same in all lanes.
-template <class F>
-struct StepNeeds {
-  uint32_t words[F::kOwnTiles];
-  __device__ uint32_t of(int tile) const { return words[tile / 4] >> (8 * (tile % 4)); }
-  __device__ uint32_t own(int warp, int i) const {  // of a warp's tile
-    return (warp * F::kOwnTiles < 4 ? words[0] : words[F::kOwnTiles - 1]) >> (8 * (warp * F::kOwnTiles % 4 + i));
-  }
-  __device__ bool any(uint32_t need) const {
-    uint32_t some = 0;
-    for (const uint32_t word : words) some |= word;
-    return some & kEach * need;
-  }
-  __device__ bool all(uint32_t need) const {
-    uint32_t each = ~0u;
-    for (const uint32_t word : words) each &= word;
-    return (each & kEach * need) == kEach * need;
-  }
-};
-
-// Over the eight lanes that have the same rows.
-__device__ inline float rows_max(float x) {
-  for (int distance = 4; distance < kWarp; distance *= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, distance));
-  return x;
-}
-__device__ inline float rows_sum(float x) {
-  for (int distance = 4; distance < kWarp; distance *= 2) x += __shfl_xor_sync(kAllLanes, x, distance);
-  return x;
+__device__ inline float largest_of(float4 x) { return fmaxf(fmaxf(x.x, x.y), fmaxf(x.z, x.w)); }
+__device__ inline float sum_of(float4 x) { return x.x + x.y + x.z + x.w; }
+// Of two numbers in each of the eight lanes that have the same rows: g = 0 gets the sum or the largest of the first, g = 1
+// of the second.
+template <class Join>
+__device__ float over_rows(float x, float y, int g, Join join) {
+  const float sent = g % 2 ? x : y;
+  float kept = g % 2 ? y : x;
+  kept = join(kept, __shfl_xor_sync(kAllLanes, sent, 4));
+  for (int distance = 8; distance < kWarp; distance *= 2) kept = join(kept, __shfl_xor_sync(kAllLanes, kept, distance));
+  return kept;
 }
 // The same in all lanes of a warp, as the compiler then knows: it need not bring them together behind a branch.
 template <class T>
 __device__ T uniform(T x) {
   return __shfl_sync(kAllLanes, x, 0);
+}
+// An address that the compiler keeps, where it would add up its parts before each copy.
+__device__ inline const char* in_registers(const char* address) {
+  const uint64_t bits = reinterpret_cast<uint64_t>(address);
+  const uint64_t low = ptx::opaque(static_cast<uint32_t>(bits)), high = ptx::opaque(static_cast<uint32_t>(bits >> 32));
+  return reinterpret_cast<const char*>(high << 32 | low);
 }
 // Two floats as bf16, and what is missing there.
 __device__ inline uint32_t split_bf16(float low, float high, uint32_t& rest) {

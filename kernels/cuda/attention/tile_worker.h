@@ -9,31 +9,34 @@ template <class F>
 struct Worker {
   const PagedSides& a;
   Shared<F>& s;
-  const CodeReader key_codes, value_codes;
-  const int lane, warp, g, t, value_runs;
+  const CodeReader key_levels, value_levels;
+  const int lane, warp, g, t, items;
   int own_bits[F::kOwnRuns], own_bytes[F::kOwnRuns], own_chunks[F::kOwnRuns];  // of the warp's runs in a tile of codes
-  int key_chunks;
-  PagedItem item;
-  int kv_head, heads, first_head, rows, turn, end, lowest, recent, first, last;  // first, last: keys of the piece
-  int high[F::kTiles][2];                                                        // a row sees the keys below
+  int key_chunks;                                                              // of 16 bytes, of a tile of keys
+  const char *keys_from, *values_from, *scales_from;  // what the thread takes of tile 0 of a pool
+  int turn, first, last;                              // first, last: keys of the piece
+  Needs needs;
 
   __device__ Worker(const PagedSides& sides, const CodeTables& layout, Shared<F>& shared)
       : a(sides),
         s(shared),
-        key_codes(shared_memory(), layout, false),
-        value_codes(shared_memory(), layout, true),
+        key_levels(shared_memory(), layout, false),
+        value_levels(shared_memory(), layout, true),
         lane(static_cast<int>(threadIdx.x) % kWarp),
         warp(uniform(static_cast<int>(threadIdx.x) / kWarp)),
         g(lane / 4),
         t(lane % 4),
-        value_runs(sides.values.runs) {
+        items(sides.out.plan->items * sides.out.shape.columns) {
 #pragma unroll
     for (int own = 0; own < F::kOwnRuns; ++own) {
       const int run = own_run(own);
       own_bits[own] = a.values.run_bits(run), own_bytes[own] = 4 * a.values.run_words(run);
-      own_chunks[own] = run < value_runs ? 4 * own_bits[own] : 0;
+      own_chunks[own] = run < a.values.runs ? 4 * own_bits[own] : 0;
     }
-    key_chunks = a.keys.tile_words / 4 + 2;  // with the scales
+    key_chunks = (4 * a.keys.tile_words + 2 * kv_codes::kLanes) / 16;
+    keys_from = in_registers(a.keys.codes + 16 * lane);
+    values_from = in_registers(a.values.codes + own_bytes[0] + 16 * (lane % 16));
+    scales_from = in_registers(a.values.codes + 4 * a.values.tile_words + 16 * (lane % 2));
   }
 
   __device__ int own_run(int i) const { return F::kHalves ? warp / 2 : warp + i * kWarps; }
@@ -41,128 +44,222 @@ struct Worker {
   __device__ int unit_dim(int unit) const {  // the thread's first dimension of it
     return own_run(unit / 2) * kv_codes::kRun + half_of(unit) * kUnit + 2 * g;
   }
-  __device__ bool has_unit(int unit) const { return own_run(unit / 2) < value_runs; }
-  __device__ int64_t place_of(int slot) const { return int64_t{slot} * a.out.shape.kv_heads + kv_head; }
-  __device__ int64_t row_at(int r, int dim) const {  // the first column of row r in q or o
-    return (int64_t{item.first + r / heads} * a.out.shape.heads + first_head + r % heads) * dim;
-  }
+  __device__ bool has_unit(int unit) const { return own_run(unit / 2) < a.values.runs; }
+  __device__ int own_tile(int i) const { return warp * kOwnTiles + i; }  // of the piece
+  __device__ uint32_t own(uint32_t tiles) const { return tiles >> (warp * kOwnTiles) & ((1u << kOwnTiles) - 1); }
+  __device__ int64_t place_of(int slot) const { return int64_t{slot} * a.out.shape.kv_heads + s.task.kv_head; }
+  __device__ uint32_t value_codes() const { return needs.codes >> kPieceTiles; }
+  __device__ uint32_t value_rows() const { return needs.rows >> kPieceTiles; }
   // Whether an item takes a key from the rows, for some query.
   __device__ bool is_row(const PagedSide& side, int key) const {
-    return key >= lowest && key < last && (!side.codes || key < a.exact_first || key >= recent);
+    return key >= s.task.lowest && key < last && (!side.codes || key < a.exact_first || key >= s.task.recent);
   }
+  // Whether scores are multiplied by a row's factor in the softmax: else they have it before.
+  __device__ bool scaled_late() const { return a.softcap <= 0 && a.scale > 0; }
 
-  __device__ void begin_item(int next) {
+  // Takes the next item, and finds its first piece; false: there is none. By the first warp, as others need little of
+  // it.
+  __device__ bool next_item() {
+    __syncthreads();
+    if (warp == 0) {
+      const int next = uniform(lane == 0 ? take_item(a.out.plan, a.out.shape.columns) : 0);
+      if (lane == 0) s.task.next = next;
+      if (next < items) {
+        describe(next);
+        __syncwarp();
+        find_piece(s.task.item.piece);
+      }
+    }
+    __syncthreads();
+    return s.task.next < items;
+  }
+  __device__ static int quotient(int x, int y) {  // of numbers that are not negative, which takes fewer instructions
+    return static_cast<int>(static_cast<uint32_t>(x) / static_cast<uint32_t>(y));
+  }
+  __device__ void describe(int next) {
     const PagedShape& shape = a.out.shape;
-    item = a.out.plan->list()[next / shape.columns];
-    kv_head = next % shape.columns / shape.head_blocks;
-    const int head_block = next % shape.columns % shape.head_blocks * shape.tile_heads;
-    heads = min(shape.tile_heads, shape.group - head_block), first_head = kv_head * shape.group + head_block;
-    rows = item.queries * heads, end = item.seen + item.queries - 1;
-    lowest = shape.window > 0 ? max(0, item.seen - shape.window) : 0, recent = a.recent(item.seen);
-  }
-
-  // Rows of q as fragments: in bf16, and in f16 times a power of two that brings the largest element to 2^14, so that
-  // nothing is lost but what is 2^-30 of it. Kept is what takes that back.
-  __device__ void begin_turn(int first_row) {
-    const int dim = a.out.shape.dim;
-    turn = first_row;
-    __syncthreads();
-    for (int i = warp; i < F::kRows; i += kWarps) {
-      const bf16* q = turn + i < rows ? static_cast<const bf16*>(a.q) + row_at(turn + i, dim) : nullptr;
-      float largest = 0;
-      for (int d = lane; d < dim; d += kWarp) largest = fmaxf(largest, q ? fabsf(to_f32(q[d])) : 0.0f);
-      const uint32_t exponent = min(max(bits_of(warp_max(largest)) >> 23, 16u), 250u);
-      const float up = float_of((268 - exponent) << 23), down = float_of((exponent - 14) << 23);  // 2^(141 - exponent)
-      for (int d = lane; d < dim; d += kWarp) {
-        const float x = q ? to_f32(q[d]) : 0.0f;
-        const int run = d / kv_codes::kRun, place = i % 8 * 4 + d % kv_codes::kRun / 8;
-        put(reinterpret_cast<f16*>(&s.q_half[run][i / 8][place]) + d % 8, x * up);
-        put(reinterpret_cast<bf16*>(&s.q_bf16[run][i / 8][place]) + d % 8, x);
-      }
-      if (lane == 0) s.factors[i] = down * a.scale;
+    const PagedItem item = a.out.plan->list()[quotient(next, shape.columns)];
+    const int column = next - quotient(next, shape.columns) * shape.columns,
+              kv_head = shape.head_blocks == 1 ? column : quotient(column, shape.head_blocks);
+    const int head_block = (column - kv_head * shape.head_blocks) * shape.tile_heads;
+    const int heads = min(shape.tile_heads, shape.group - head_block);
+    if (lane == 0) {
+      s.task.partial = next * kTileRows * partial_row(shape.value_dim);
+      s.task.kv_head = kv_head, s.task.rows = item.queries * heads, s.task.end = item.seen + item.queries - 1;
+      s.task.lowest = shape.window > 0 ? max(0, item.seen - shape.window) : 0;
+      s.task.recent = a.recent(item.seen), s.task.item = item;
     }
-    __syncthreads();
-#pragma unroll
-    for (int n = 0; n < F::kTiles; ++n)
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const int i = 8 * n + 2 * t + j;
-        high[n][j] = turn + i < rows ? item.seen + (turn + i) / heads : 0;
-      }
+    if (lane < kTileRows) {
+      const int query = item.queries == 1 ? 0 : quotient(lane, heads),
+                head = kv_head * shape.group + head_block + lane - query * heads;
+      s.task.places[lane] = int64_t{item.first + query} * shape.heads + head;
+      s.task.heads[lane] = head, s.task.seen[lane] = item.seen + query;
+    }
   }
-
   // Looks up where the keys of a piece are.
+  __device__ void find_piece(int piece) {
+    const Task& task = s.task;
+    const int window = a.out.shape.window, piece_first = piece * kPieceKeys,
+              piece_last = min(piece_first + kPieceKeys, task.end);
+    const int tile = lane % kPieceTiles, begin = piece_first + tile * kTileKeys;
+    Sources keys{}, values{};
+    bool edge = false;
+    if (a.keys.codes && a.values.codes && piece_first >= max(a.exact_first, task.lowest) &&
+        piece_first + kPieceKeys <= min(task.item.seen, task.recent) &&
+        (window == 0 || piece_first >= task.end - window)) {  // in the middle of a sequence
+      keys.codes = values.codes = true;
+    } else {
+      const int stop = min(begin + kTileKeys, piece_last);
+      if (begin < piece_last && stop > task.lowest) {
+        keys = sources_of(a, a.keys, begin, stop, task.item.seen, task.end);
+        values = sources_of(a, a.values, begin, stop, task.item.seen, task.end);
+      }
+      edge = begin + kTileKeys > min(task.item.seen, piece_last) || (window > 0 && begin < task.end - window);
+    }
+    const auto find = [&](const int32_t* pages, int pool_pages) {
+      return slot_of(a.out.shape, pages, pool_pages, task.item.sequence, begin, a.fault);
+    };
+    if (lane < kPieceTiles) {
+      if (keys.codes || values.codes)
+        s.code_tiles[tile % 2][tile / 2] =
+            static_cast<uint32_t>(place_of(find(a.pages, a.out.shape.pool_pages) / kTileKeys));
+      if (keys.rows) s.key_slots[tile] = find(a.keys.row_pages, a.keys.row_pool_pages);
+      if (values.rows) s.value_slots[tile] = find(a.values.row_pages, a.values.row_pool_pages);
+    }
+    const Needs found{of_tiles(keys.codes, values.codes), of_tiles(keys.rows, values.rows), of_tiles(edge, false)};
+    if (lane == 0) s.needs = found;
+  }
+  __device__ uint32_t of_tiles(bool keys, bool values) const {
+    return __ballot_sync(kAllLanes, lane < kPieceTiles ? keys : values);
+  }
+
+  // Starts copying a piece that has been found; behind a barrier.
   __device__ void begin_piece(int piece) {
-    first = piece * kPieceKeys, last = min(first + kPieceKeys, end);
+    first = piece * kPieceKeys, last = min(first + kPieceKeys, s.task.end);
+    needs = {uniform(s.needs.codes), uniform(s.needs.rows), uniform(s.needs.edges)};
+    stage_keys(0);
+#pragma unroll
+    for (int begin = 0; begin < F::kStagedValues; begin += F::kGroup) stage_values(begin);
+  }
+  // The next piece, once all are done with the one before.
+  __device__ void next_piece(int piece) {
     __syncthreads();
-    if (threadIdx.x < sizeof(s.needs)) {
-      const int i = static_cast<int>(threadIdx.x), begin = first + i * kTileKeys, stop = min(begin + kTileKeys, last);
-      uint32_t needs = 0;
-      if (begin < last && stop > lowest) {
-        const Sources keys = sources_of(a, a.keys, begin, stop, item.seen, end),
-                      values = sources_of(a, a.values, begin, stop, item.seen, end);
-        needs = (keys.codes ? kKeyCodes : 0u) | (keys.rows ? kKeyRows : 0u) | (values.codes ? kValueCodes : 0u) |
-                (values.rows ? kValueRows : 0u);
+    if (warp == 0) find_piece(piece);
+    __syncthreads();
+  }
+
+  // Eight dimensions of a row of q, as lanes of B take them; zeros where the turn has no such row.
+  __device__ uint4 q_part(int run, int n) const {
+    if (turn + 8 * n + g >= s.task.rows) return {};
+    const int64_t at = s.task.places[turn + 8 * n + g] * a.out.shape.dim + run * kv_codes::kRun + 8 * t;
+    return *reinterpret_cast<const uint4*>(static_cast<const bf16*>(a.q) + at);
+  }
+  // Rows of q as fragments, in f16 times a power of two that brings the largest element to 2^14, so that nothing is lost
+  // but what is 2^-30 of it. A warp has some of the runs.
+  __device__ void begin_turn() {
+    uint4 parts[F::kOwnRuns][F::kTiles];
+#pragma unroll
+    for (int n = 0; n < F::kTiles; ++n) {
+      float largest = 0;
+      if (warp < a.keys.runs) {
+#pragma unroll
+        for (int i = 0; i < F::kOwnRuns; ++i) {
+          if (i > 0 && warp + i * kWarps >= a.keys.runs) continue;
+          const uint4 part = parts[i][n] = q_part(warp + i * kWarps, n);
+          for (const uint32_t word : {part.x, part.y, part.z, part.w})  // what lies behind a number keeps its exponent
+            largest = fmaxf(largest, fmaxf(fabsf(float_of(word << 16)), fabsf(float_of(word))));
+        }
+        for (int distance = 1; distance < 4; distance *= 2)
+          largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, distance));
       }
-      const auto find = [&](const int32_t* pages, int pool_pages) {
-        return slot_of(a.out.shape, pages, pool_pages, item.sequence, begin, a.fault);
-      };
-      if (needs & (kKeyCodes | kValueCodes)) {
-        const int64_t tile = place_of(find(a.pages, a.out.shape.pool_pages) / kTileKeys);
-        s.key_tiles[i] = tile * 4 * (a.keys.tile_words + kv_codes::kLanes / 2);
-        s.value_tiles[i] = tile * 4 * (a.values.tile_words + kv_codes::kLanes / 2);
+      if (t == 0) reinterpret_cast<float*>(&s.tops[8 * n + g])[warp] = largest;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int n = 0; n < F::kTiles; ++n) {
+      const uint32_t exponent = min(max(bits_of(largest_of(s.tops[8 * n + g])) >> 23, 16u), 250u);
+      const float up = float_of((268 - exponent) << 23), down = float_of((exponent - 14) << 23);  // 2^(141 - exponent)
+#pragma unroll
+      for (int i = 0; i < F::kOwnRuns; ++i) {
+        if (warp + i * kWarps >= a.keys.runs) continue;
+        const uint4 part = parts[i][n];
+        const auto halves = [&](uint32_t word) {
+          return ptx::pack_f16(float_of(word << 16) * up, float_of(word & 0xffff0000u) * up);
+        };
+        s.q[warp + i * kWarps][n][lane] = make_uint4(halves(part.x), halves(part.y), halves(part.z), halves(part.w));
       }
-      if (needs & kKeyRows) s.key_slots[i] = find(a.keys.row_pages, a.keys.row_pool_pages);
-      if (needs & kValueRows) s.value_slots[i] = find(a.values.row_pages, a.values.row_pool_pages);
-      reinterpret_cast<unsigned char*>(s.needs)[i] = static_cast<unsigned char>(needs);
+      if (warp == 0 && t == 0) s.factors[8 * n + g] = down * a.scale, s.ups[8 * n + g] = up;
     }
     __syncthreads();
   }
 
-  __device__ StepNeeds<F> needs_of(int step) const {
-    StepNeeds<F> needs;
+  // Each warp copies the keys of its tiles, and of all values its runs. Where all tiles have codes, which is so but at the
+  // ends of a sequence, copies follow each other without a condition.
+  __device__ void stage_keys(int begin) {
+    constexpr int kTile = sizeof(s.keys[0][0]), kTiles = F::kStagedKeys;
+    const uint32_t to = ptx::shared_address(s.keys[warp][0]) + 16 * lane;
+    const auto copy = [&](int i, const char* from) {
 #pragma unroll
-    for (int i = 0; i < F::kOwnTiles; ++i) needs.words[i] = uniform(s.needs[step][i]);
-    return needs;
-  }
-
-  // Starts copying the keys of the warp's tiles of a step; and the warp's runs of the values of all its tiles.
-  __device__ void stage_keys(int step, const StepNeeds<F>& needs) {
+      for (int c = 0; c < kTile / 16; c += kWarp)
+        if (c + lane < key_chunks) ptx::cp_async_whole(to + i * kTile + 16 * c, from + 16 * c);
+    };
+    const auto from = [&](int i) { return keys_from + uint64_t{code_tile(begin + i)} * key_bytes(); };
+    const uint32_t wanted = own(needs.codes) >> begin & ((1u << kTiles) - 1);
+    // With the first, the scales of the values whose probabilities the warp makes: two lanes to a tile.
+    const int scaled = lane / 2 % kOwnTiles;
+    const bool has_scale = begin == 0 && lane < 2 * kOwnTiles && (value_codes() >> own_tile(scaled) & 1);
+    const char* const scale = scales_from + uint64_t{code_tile(scaled)} * value_bytes();
+    const uint32_t scale_to = ptx::shared_address(&s.value_scales[own_tile(scaled)][4 * (lane % 2)]);
+    if (wanted == (1u << kTiles) - 1) {
+      const char* every[kTiles];
 #pragma unroll
-    for (int own = 0; own < F::kOwnTiles; ++own) {
-      const int tile = warp * F::kOwnTiles + own;
-      if (!(needs.own(warp, own) & kKeyCodes)) continue;
-      constexpr int kChunks = static_cast<int>(sizeof(s.keys[0][0]) / 16);
-      const char* from = a.keys.codes + s.key_tiles[step * F::kStepTiles + tile] + 16 * lane;
+      for (int i = 0; i < kTiles; ++i) every[i] = from(i);
 #pragma unroll
-      for (int i = 0; i < kChunks; i += kWarp)
-        if (i + lane < key_chunks) ptx::cp_async_16(s.keys[warp][own] + 16 * (i + lane), from + 16 * i);
+      for (int i = 0; i < kTiles; ++i) copy(i, every[i]);
+      if (has_scale) ptx::cp_async_whole(scale_to, scale);
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < kTiles; ++i)
+        if (wanted >> i & 1) copy(i, from(i));
+      if (has_scale) ptx::cp_async_whole(scale_to, scale);
     }
     ptx::cp_async_commit();
   }
-  __device__ void stage_values(int step, const StepNeeds<F>& needs) {
-    const int chunk = lane % 16;
-#pragma unroll
-    for (int i = 0; i < F::kStepTiles; i += 2) {
-      const int tile = i + lane / 16;  // of the step
-      if (!((lane < 16 ? needs.of(i) : needs.of(i + 1)) & kValueCodes)) continue;
-      const char* from = a.values.codes + s.value_tiles[step * F::kStepTiles + tile] + 16 * chunk;
+  __device__ uint32_t code_tile(int own) const { return s.code_tiles[own % 2][warp * (kOwnTiles / 2) + own / 2]; }
+  __device__ void stage_values(int begin) {
+    constexpr int kTile = sizeof(s.values[0][0]), kPairs = F::kGroup / 2;
+    const int chunk = lane % 16, upper = lane / 16;  // half of a warp has the odd tiles
+    const uint32_t to = ptx::shared_address(s.values[warp][begin % F::kStagedValues][0]) + upper * kTile + 16 * chunk;
+    const auto copy = [&](int i, const char* from) {
 #pragma unroll
       for (int own = 0; own < F::kOwnRuns; ++own)
-        if (chunk < own_chunks[own]) ptx::cp_async_16(s.values[warp][tile][own] + 16 * chunk, from + own_bytes[own]);
+        if (chunk < own_chunks[own])
+          ptx::cp_async_whole(to + 2 * i * kTile + own * kRunBytes, from + (own_bytes[own] - own_bytes[0]));
+    };
+    const auto from = [&](int i) { return values_from + uint64_t{s.code_tiles[upper][begin / 2 + i]} * value_bytes(); };
+    if (value_codes() == kEveryTile) {
+      const char* every[kPairs];
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) every[i] = from(i);
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) copy(i, every[i]);
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < kPairs; ++i)
+        if (value_codes() >> (begin + 2 * i + upper) & 1) copy(i, from(i));
     }
-    const int tile = warp * F::kOwnTiles + lane / 2;  // whose scales the warp applies
-    if (lane < 2 * F::kOwnTiles && ((lane < 2 ? needs.own(warp, 0) : needs.own(warp, F::kOwnTiles - 1)) & kValueCodes))
-      ptx::cp_async_16(
-          &s.value_scales[tile][4 * (lane % 2)],
-          a.values.codes + s.value_tiles[step * F::kStepTiles + tile] + 4 * a.values.tile_words + 16 * (lane % 2));
     ptx::cp_async_commit();
   }
+  __device__ uint32_t key_bytes() const { return static_cast<uint32_t>(4 * a.keys.tile_words + 2 * kv_codes::kLanes); }
+  __device__ uint32_t value_bytes() const {
+    return static_cast<uint32_t>(4 * a.values.tile_words + 2 * kv_codes::kLanes);
+  }
 
-  // Scores of the warp's 16 keys: of keys 2 g and 2 g + 1, each in two rows.
+  // Scores of the warp's keys, before a row's factor: of keys 2 g and 2 g + 1 of each tile, each in two rows.
   using Scores = float[F::kTiles][4];
-  // Of the runs [begin, stop), which have codes of so many bits; tiles that need none get what nobody asks for.
-  __device__ void score_runs(int bits_of_runs, int begin, int stop, Scores (&scores)[F::kOwnTiles]) const {
+  // Of the tiles that are staged, in runs [begin, stop), which have codes of so many bits; tiles that need none get what
+  // nobody asks for.
+  __device__ void score_runs(int bits_of_runs, int begin, int stop, Scores* scores) const {
     if (begin >= stop) return;
     const char* codes = s.keys[warp][0] + 4 * a.keys.run_words(begin);
     const uint32_t runs = (2u << (stop - 1)) - (1u << begin);
@@ -174,281 +271,221 @@ struct Worker {
         if (!(runs >> run & 1)) continue;
         uint4 b[F::kTiles];
 #pragma unroll
-        for (int n = 0; n < F::kTiles; ++n) b[n] = s.q_half[run][n][lane];
+        for (int n = 0; n < F::kTiles; ++n) b[n] = s.q[run][n][lane];
 #pragma unroll
-        for (int own = 0; own < F::kOwnTiles; ++own) {
+        for (int i = 0; i < F::kStagedKeys; ++i) {
           uint32_t levels[2][4];
-          key_codes.template keys<kBits>(codes + own * sizeof(s.keys[0][0]) + run * kBytes, levels[0], levels[1]);
+          key_levels.template keys<kBits>(codes + i * sizeof(s.keys[0][0]) + run * kBytes, levels[0], levels[1]);
 #pragma unroll
           for (int n = 0; n < F::kTiles; ++n) {
-            ptx::mma_f16(scores[own][n], levels[0], b[n].x, b[n].y);
-            ptx::mma_f16(scores[own][n], levels[1], b[n].z, b[n].w);
+            ptx::mma_f16(scores[i][n], levels[0], b[n].x, b[n].y);
+            ptx::mma_f16(scores[i][n], levels[1], b[n].z, b[n].w);
           }
         }
       }
     });
   }
-  __device__ void score_codes(Scores (&scores)[F::kOwnTiles]) const {
+  __device__ void score_codes(Scores* scores) const {
+    if (!own(needs.codes)) return;  // what rows or a mask give
+#pragma unroll
+    for (int i = 0; i < F::kStagedKeys; ++i)
+#pragma unroll
+      for (int n = 0; n < F::kTiles; ++n)
+#pragma unroll
+        for (float& score : scores[i][n]) score = 0;
     score_runs(a.keys.shape.bits + 1, 0, a.keys.wide_runs, scores);
     score_runs(a.keys.shape.bits, a.keys.wide_runs, a.keys.runs, scores);
 #pragma unroll
-    for (int own = 0; own < F::kOwnTiles; ++own) {
+    for (int i = 0; i < F::kStagedKeys; ++i) {
       float scale[2];
-      ptx::unpack_f16(reinterpret_cast<const uint32_t*>(s.keys[warp][own])[a.keys.tile_words + g], scale[0], scale[1]);
+      ptx::unpack_f16(reinterpret_cast<const uint32_t*>(s.keys[warp][i])[a.keys.tile_words + g], scale[0], scale[1]);
 #pragma unroll
       for (int n = 0; n < F::kTiles; ++n)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) scores[own][n][i] *= scale[i / 2] * s.factors[8 * n + 2 * t + i % 2];
+        for (int e = 0; e < 4; ++e) scores[i][n][e] *= scale[e / 2];
     }
   }
-  __device__ void score_rows(int tile, Scores& scores) const {
-    const PagedShape& shape = a.out.shape;
-    const int begin = first + tile * kTileKeys;
-    Scores products = {};
-#pragma unroll 1
-    for (int run = 0; run < a.keys.runs; ++run) {
-      uint32_t pairs[2][4], rests[2][4];
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        float x[8] = {};
-        if (is_row(a.keys, begin + 2 * g + j))
-          read_rows<8>(a.keys, place_of(s.key_slots[tile] + 2 * g + j) * shape.dim + run * kv_codes::kRun + 8 * t, x);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) pairs[j][i] = split_bf16(x[2 * i], x[2 * i + 1], rests[j][i]);
-      }
-#pragma unroll
-      for (int n = 0; n < F::kTiles; ++n) {
-        const uint4 b = s.q_bf16[run][n][lane];
-        ptx::mma_bf16(products[n], {pairs[0][0], pairs[1][0], pairs[0][1], pairs[1][1]}, b.x, b.y);
-        ptx::mma_bf16(products[n], {pairs[0][2], pairs[1][2], pairs[0][3], pairs[1][3]}, b.z, b.w);
-        if (a.keys.stored == Stored::bf16) continue;
-        ptx::mma_bf16(products[n], {rests[0][0], rests[1][0], rests[0][1], rests[1][1]}, b.x, b.y);
-        ptx::mma_bf16(products[n], {rests[0][2], rests[1][2], rests[0][3], rests[1][3]}, b.z, b.w);
-      }
-    }
-#pragma unroll
-    for (int n = 0; n < F::kTiles; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        if (from_rows(a, a.keys, begin + 2 * g + i / 2, high[n][i % 2])) scores[n][i] = products[n][i] * a.scale;
-  }
-  // Caps scores, and masks those that a row does not see.
-  __device__ void finish_scores(int tile, Scores& scores) const {
-    const int begin = first + tile * kTileKeys, window = a.out.shape.window;
-    if (a.softcap > 0)
-#pragma unroll
-      for (int n = 0; n < F::kTiles; ++n)
-        for (float& score : scores[n]) score = a.softcap * tanhf(score * a.inverse_cap);
-    if (begin + kTileKeys <= min(item.seen, last) && (window == 0 || begin >= end - window)) return;
-#pragma unroll
-    for (int n = 0; n < F::kTiles; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int key = begin + 2 * g + i / 2, row_end = high[n][i % 2];
-        if (key >= min(row_end, last) || (window > 0 && key < row_end - window)) scores[n][i] = kMasked;
-      }
-  }
+  __device__ int seen(int r) const { return turn + r < s.task.rows ? s.task.seen[turn + r] : 0; }
+  // In tile_rows.h, as few pieces need them.
+  __device__ void score_rows(int tile, Scores& scores) const;
+  __device__ void finish_scores(Scores (&scores)[kOwnTiles]) const;
+  __device__ void add_rows(Sums<F>& sums) const;
+  __device__ void write(const Sums<F>& all) const;
 
-  // The softmax over the keys of a step, and the probabilities of the warp's own as B: lane 4 r + i of a tile has keys
+  // The softmax over the keys of a piece, and the probabilities of the warp's own as B: lane 4 r + i of a tile has keys
   // 4 i to 4 i + 3 of row r. Ends with a barrier.
-  __device__ void probabilities(int step, const StepNeeds<F>& step_needs, const Scores (&scores)[F::kOwnTiles],
-                                Sums<F>& sums) {
+  __device__ void probabilities(const Scores (&scores)[kOwnTiles], Sums<F>& sums) {
 #pragma unroll
     for (int n = 0; n < F::kTiles; ++n) {
       float2 top = make_float2(kMasked, kMasked);
 #pragma unroll
       for (const Scores& own : scores)
         top = make_float2(fmaxf(top.x, fmaxf(own[n][0], own[n][2])), fmaxf(top.y, fmaxf(own[n][1], own[n][3])));
-      top = make_float2(rows_max(top.x), rows_max(top.y));
-      if (g == 0) *reinterpret_cast<float2*>(&s.tops[warp][8 * n + 2 * t]) = top;
+      const float whole = over_rows(top.x, top.y, g, [](float x, float y) { return fmaxf(x, y); });
+      if (g < 2) reinterpret_cast<float*>(&s.tops[8 * n + 2 * t + g])[warp] = whole;
     }
     __syncthreads();
-    float offset[F::kTiles][2];
+    float factor[F::kTiles][2], offset[F::kTiles][2];
 #pragma unroll
-    for (int n = 0; n < F::kTiles; ++n) {
-      float2 top = make_float2(kMasked, kMasked);
-#pragma unroll
-      for (int w = 0; w < kWarps; ++w) {
-        const float2 other = *reinterpret_cast<const float2*>(&s.tops[w][8 * n + 2 * t]);
-        top = make_float2(fmaxf(top.x, other.x), fmaxf(top.y, other.y));
-      }
+    for (int n = 0; n < F::kTiles; ++n)
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        SoftmaxRow row{sums.top[n][j], sums.total[n][j]};
-        const float before = row.raise(j ? top.y : top.x, 1);
-        sums.top[n][j] = row.top, sums.total[n][j] = row.total, offset[n][j] = row.offset(1);
-#pragma unroll
-        for (int u = 0; u < F::kUnits; ++u) sums.o[u][n][j] *= before, sums.o[u][n][2 + j] *= before;
+        const int r = 8 * n + 2 * t + j;
+        factor[n][j] = scaled_late() ? s.factors[r] : 1.0f;
+        const SoftmaxRow row{largest_of(s.tops[r])};
+        offset[n][j] = row.offset(factor[n][j]);
+        sums.top[n][j] = row.top * factor[n][j];
       }
+    if (own(value_rows() | needs.edges))
+      put_probabilities<true>(scores, factor, offset, sums);
+    else
+      put_probabilities<false>(scores, factor, offset, sums);
+#pragma unroll
+    for (int n = 0; n < F::kTiles; ++n) {
+      const float whole = over_rows(sums.total[n][0], sums.total[n][1], g, [](float x, float y) { return x + y; });
+      if (g < 2) reinterpret_cast<float*>(&s.totals[8 * n + 2 * t + g])[warp] = whole;
     }
+    __syncthreads();
+  }
+  template <bool any>  // some keys are rows, or are not there
+  __device__ void put_probabilities(const Scores (&scores)[kOwnTiles], const float (&factor)[F::kTiles][2],
+                                    const float (&offset)[F::kTiles][2], Sums<F>& sums) {
 #pragma unroll
-    for (int own = 0; own < F::kOwnTiles; ++own) {
-      const int tile = warp * F::kOwnTiles + own, key = first + (step * F::kStepTiles + tile) * kTileKeys + 2 * g;
-      const uint32_t needs = step_needs.own(warp, own);
-      float scale[2] = {};
-      if (needs & kValueCodes) {
-        ptx::unpack_f16(s.value_scales[tile][g], scale[0], scale[1]);
-        const int begin = key - 2 * g;
-        if (begin < lowest || begin + kTileKeys > last)  // what nobody has written may be NaN
+    for (int i = 0; i < kOwnTiles; ++i) {
+      const int tile = own_tile(i), key = first + tile * kTileKeys + 2 * g;
+      float scale[2];
+      ptx::unpack_f16(s.value_scales[tile][g], scale[0], scale[1]);
+      if (any && (needs.edges >> tile & 1))  // what nobody has written may be NaN
 #pragma unroll
-          for (int i = 0; i < 2; ++i)
-            if (key + i < lowest || key + i >= last) scale[i] = 0;
-      }
+        for (int k = 0; k < 2; ++k)
+          if (key + k < s.task.lowest || key + k >= last) scale[k] = 0;
 #pragma unroll
       for (int n = 0; n < F::kTiles; ++n)
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           float p[2];
 #pragma unroll
-          for (int i = 0; i < 2; ++i) p[i] = SoftmaxRow::probability(scores[own][n][j + 2 * i], 1, offset[n][j]);
+          for (int k = 0; k < 2; ++k)
+            p[k] = SoftmaxRow::probability(scores[i][n][j + 2 * k], factor[n][j], offset[n][j]);
           sums.total[n][j] += p[0] + p[1];
           const int at = 2 * (4 * (2 * t + j) + g / 2) + g % 2;
           float coded[2] = {p[0] * scale[0], p[1] * scale[1]};
-          if (needs & kValueRows) {
+          if (any && (value_rows() >> tile & 1)) {
 #pragma unroll
-            for (int i = 0; i < 2; ++i) {
-              const bool is_row = from_rows(a, a.values, key + i, high[n][j]);
-              coded[i] = is_row ? 0 : coded[i], p[i] = is_row ? p[i] : 0;
+            for (int k = 0; k < 2; ++k) {
+              const bool is_row = from_rows(a, a.values, key + k, seen(8 * n + 2 * t + j));
+              coded[k] = is_row ? 0 : coded[k], p[k] = is_row ? p[k] : 0;
             }
             reinterpret_cast<uint32_t*>(s.p_rows[tile][n])[at] = ptx::pack_bf16(p[0], p[1]);
           }
-          reinterpret_cast<uint32_t*>(s.p_codes[tile][n])[at] = ptx::pack_bf16(coded[0], coded[1]);
+          reinterpret_cast<uint32_t*>(&s.p_codes[tile / 2][n][at / 2])[tile % 2 * 2 + at % 2] =
+              ptx::pack_bf16(coded[0], coded[1]);
         }
     }
-    __syncthreads();
   }
 
-  // Adds the values of a step, first those of codes, then the rows, to the warp's units.
+  // Adds values to the warp's units: those of codes, of a group of tiles, and the rows.
   template <bool all>
-  __device__ void add_codes(const StepNeeds<F>& needs, Sums<F>& sums) const {
+  __device__ void add_codes(int group, Sums<F>& sums) const {
 #pragma unroll
     for (int own = 0; own < F::kOwnRuns; ++own) {
-      if (own_run(own) >= value_runs) continue;
+      if (own_run(own) >= a.values.runs) continue;
       for_bits(own_bits[own], [&](auto bits) {
         constexpr int kBits = decltype(bits)::value;
+        uint4 pairs[F::kTiles] = {};
 #pragma unroll
-        for (int i = 0; i < F::kStepTiles; ++i) {
-          if (!all && !(needs.of(i) & kValueCodes)) continue;
-          uint2 b[F::kTiles];
+        for (int i = 0; i < F::kGroup; ++i) {
+          const int tile = group * F::kGroup + i;
+          if (i % 2 == 0)
 #pragma unroll
-          for (int n = 0; n < F::kTiles; ++n) b[n] = s.p_codes[i][n][lane];
+            for (int n = 0; n < F::kTiles; ++n) pairs[n] = s.p_codes[tile / 2][n][lane];
+          if (!all && !(value_codes() >> tile & 1)) continue;
 #pragma unroll
           for (int half = 0; half < F::kUnits / F::kOwnRuns; ++half) {
             const int unit = 2 * own + half;
             uint32_t levels[4];
-            value_codes.template values<kBits>(s.values[warp][i][own], half_of(unit), levels);
+            value_levels.template values<kBits>(s.values[warp][tile % F::kStagedValues][own], half_of(unit), levels);
 #pragma unroll
-            for (int n = 0; n < F::kTiles; ++n) ptx::mma_bf16(sums.o[unit][n], levels, b[n].x, b[n].y);
+            for (int n = 0; n < F::kTiles; ++n) {
+              const uint4 pair = pairs[n];
+              ptx::mma_bf16(sums.o[unit][n], levels, i % 2 ? pair.z : pair.x, i % 2 ? pair.w : pair.y);
+            }
           }
         }
       });
     }
   }
-  __device__ void add_rows(int step, Sums<F>& sums) const {
-#pragma unroll 1
-    for (int i = 0; i < F::kStepTiles; ++i) {
-      if (!(s.needs[step][i / 4] >> (8 * (i % 4)) & kValueRows)) continue;
-      const int tile = step * F::kStepTiles + i;
-#pragma unroll
-      for (int u = 0; u < F::kUnits; ++u) {
-        if (!has_unit(u)) continue;
-        float x[4][2] = {};
-#pragma unroll
-        for (int j = 0; j < 4; ++j)
-          if (is_row(a.values, first + tile * kTileKeys + 4 * t + j))
-            read_rows<2>(a.values, place_of(s.value_slots[tile] + 4 * t + j) * a.out.shape.value_dim + unit_dim(u),
-                         x[j]);
-        const uint32_t rows_of_v[4] = {ptx::pack_bf16(x[0][0], x[1][0]), ptx::pack_bf16(x[0][1], x[1][1]),
-                                       ptx::pack_bf16(x[2][0], x[3][0]), ptx::pack_bf16(x[2][1], x[3][1])};
-#pragma unroll
-        for (int n = 0; n < F::kTiles; ++n) {
-          const uint2 b = s.p_rows[i][n][lane];
-          ptx::mma_bf16(sums.o[u][n], rows_of_v, b.x, b.y);
-        }
-      }
-    }
-  }
-
-  // The sums of the piece's keys. Copies run a step ahead of what uses them.
+  // The sums of the piece's keys.
   __device__ void attend(Sums<F>& sums) {
-    const int steps = (last - first + F::kStep - 1) / F::kStep;
-    int step = max(0, lowest - first) / F::kStep;
-    StepNeeds<F> needs = needs_of(step);
-    stage_keys(step, needs), stage_values(step, needs);
-    for (; step < steps; ++step) {
-      const StepNeeds<F> next = needs_of(step + 1);
-      Scores scores[F::kOwnTiles] = {};
-      ptx::cp_async_wait<1>();
-      __syncwarp();
-      uint32_t own_needs = 0;
-      for (int own = 0; own < F::kOwnTiles; ++own) own_needs |= needs.own(warp, own);
-      if (own_needs & kKeyCodes) score_codes(scores);
-      __syncwarp();
-      stage_keys(step + 1, next);
+    constexpr int kGroups = kPieceTiles / F::kGroup, kAhead = F::kStagedValues / F::kGroup;  // the latter under way
+    Scores scores[kOwnTiles];
 #pragma unroll
-      for (int own = 0; own < F::kOwnTiles; ++own) {
-        const int tile = step * F::kStepTiles + warp * F::kOwnTiles + own;
-        if (needs.own(warp, own) & kKeyRows) score_rows(tile, scores[own]);
-        finish_scores(tile, scores[own]);
+    for (int begin = 0; begin < kOwnTiles; begin += F::kStagedKeys) {
+      if (begin > 0) {
+        __syncwarp();
+        stage_keys(begin);
+        ptx::cp_async_wait<0>();
+      } else {
+        ptx::cp_async_wait<kAhead>();
       }
-      ptx::cp_async_wait<1>();
       __syncwarp();
-      probabilities(step, needs, scores, sums);
-      if (needs.all(kValueCodes))
-        add_codes<true>(needs, sums);
-      else
-        add_codes<false>(needs, sums);
-      __syncwarp();
-      stage_values(step + 1, next);
-      if (needs.any(kValueRows)) add_rows(step, sums);
-      needs = next;
+      score_codes(scores + begin);
     }
+    if (own(needs.rows | needs.edges) || !scaled_late()) finish_scores(scores);
+    probabilities(scores, sums);
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      ptx::cp_async_wait<kAhead - 1>();
+      __syncwarp();
+      if (value_codes() == kEveryTile)
+        add_codes<true>(group, sums);
+      else
+        add_codes<false>(group, sums);
+      if (kAhead == 1) continue;
+      __syncwarp();
+      if (group + kAhead < kGroups)
+        stage_values((group + kAhead) * F::kGroup);
+      else
+        ptx::cp_async_commit();
+    }
+    if (value_rows()) add_rows(sums);
   }
 
   // Leaves the sums of a piece as partial ones, or merges them.
-  __device__ void end_piece(int next, Sums<F>& sums, Sums<F>& all) {
+  __device__ void end_piece(const Sums<F>& sums, Sums<F>& all) {
+    const int value_dim = a.out.shape.value_dim, row_floats = value_dim + 4;  // partial_row(value_dim)
+    if (a.out.partial) {
+      float* const to = a.out.partial + (s.task.partial + (turn + 2 * t) * row_floats + unit_dim(0));
 #pragma unroll
-    for (int n = 0; n < F::kTiles; ++n) {
-      const float even = rows_sum(sums.total[n][0]), odd = rows_sum(sums.total[n][1]);
-      if (g == 0) *reinterpret_cast<float2*>(&s.totals[warp][8 * n + 2 * t]) = make_float2(even, odd);
-    }
-    __syncthreads();
+      for (int n = 0; n < F::kTiles; ++n)
 #pragma unroll
-    for (int n = 0; n < F::kTiles; ++n)
+        for (int j = 0; j < 2; ++j)
+          if (turn + 8 * n + 2 * t + j < s.task.rows)
 #pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const int i = 8 * n + 2 * t + j, value_dim = a.out.shape.value_dim;
-        const float total = s.totals[0][i] + s.totals[1][i] + s.totals[2][i] + s.totals[3][i];
-        if (!a.out.partial) {
-          const MergeFactors factors = merge_pieces(all.top[n][j], all.total[n][j], sums.top[n][j], total);
+            for (int u = 0; u < F::kUnits; ++u)
+              if (has_unit(u))
+                *reinterpret_cast<float2*>(to + (8 * n + j) * row_floats + (unit_dim(u) - unit_dim(0))) =
+                    make_float2(sums.o[u][n][j], sums.o[u][n][2 + j]);
+      if (warp > 0 || g > 1) return;
 #pragma unroll
-          for (int u = 0; u < F::kUnits; ++u)
-#pragma unroll
-            for (int c = j; c < 4; c += 2) all.o[u][n][c] = merged(all.o[u][n][c], sums.o[u][n][c], factors);
-        } else if (turn + i < rows) {
-          float* to = a.out.partial + (int64_t{next} * kTileRows + turn + i) * partial_row(value_dim);
-#pragma unroll
-          for (int u = 0; u < F::kUnits; ++u)
-            if (has_unit(u))
-              *reinterpret_cast<float2*>(to + unit_dim(u)) = make_float2(sums.o[u][n][j], sums.o[u][n][2 + j]);
-          if (warp == 0 && g == 0) to[value_dim] = sums.top[n][j], to[value_dim + 1] = total;
-        }
+      for (int n = 0; n < F::kTiles; ++n) {
+        const int i = 8 * n + 2 * t + g;
+        if (turn + i < s.task.rows)
+          *reinterpret_cast<float2*>(to + (8 * n + g) * row_floats + value_dim - unit_dim(0)) =
+              make_float2(g ? sums.top[n][1] : sums.top[n][0], sum_of(s.totals[i]));
       }
-  }
-  __device__ void write(const Sums<F>& all) const {
+      return;
+    }
 #pragma unroll
     for (int n = 0; n < F::kTiles; ++n)
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const int r = turn + 8 * n + 2 * t + j;
-        if (r >= rows) continue;
-        const float* sink = a.out.sinks ? a.out.sinks + first_head + r % heads : nullptr;
-        const float last_factor = finish_row(all.top[n][j], all.total[n][j], sink);
-        const int64_t at = row_at(r, a.out.shape.value_dim);
+        const float total = sum_of(s.totals[8 * n + 2 * t + j]);
+        const MergeFactors factors = merge_pieces(all.top[n][j], all.total[n][j], sums.top[n][j], total);
 #pragma unroll
         for (int u = 0; u < F::kUnits; ++u)
-          if (has_unit(u))
-            for (int i = 0; i < 2; ++i) put_output(a.out, at + unit_dim(u) + i, all.o[u][n][j + 2 * i] * last_factor);
+#pragma unroll
+          for (int c = j; c < 4; c += 2) all.o[u][n][c] = merged(all.o[u][n][c], sums.o[u][n][c], factors);
       }
   }
 };
