@@ -11,19 +11,24 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kTile = 2048;        // elements, or one transform where that is longer: one round of eight a thread
-constexpr int kMostBlock = 16384;  // 66 KB of shared memory, which every supported GPU has
+constexpr int kMostBlock = 16384;  // 64 KB of shared memory, which every supported GPU has
 
-// Index i in shared memory: a word is skipped every 32, so that strides of 8 meet different banks.
-__device__ inline int padded(int i) { return i + i / 32; }
+// Where element i lies in shared memory: each row of 32 has its columns in another order, so that what a warp touches
+// at once lies in 32 banks on every level. place(a ^ b) = place(a) ^ place(b).
+__device__ inline int place(int i) { return i ^ (i >> 5 & 7) ^ (i >> 2 & 24) ^ (i >> 4 & 8); }
 
 // Levels h, 2h, .. of kRadix: on values whose indices differ by h, kRadix of them to a thread.
 template <int kRadix>
 __device__ void butterflies(float* values, int h, int tile) {
+  const int one = place(h), two = place(2 * h), four = place(4 * h);
   for (int g = static_cast<int>(threadIdx.x); g < tile / kRadix; g += kThreads) {
-    const int first = g / h * h * kRadix + g % h;
+    const int within = g & (h - 1), first = place((g - within) * kRadix + within);
+    const auto value = [&](int r) -> float& {
+      return values[first ^ (r & 1 ? one : 0) ^ (r & 2 ? two : 0) ^ (r & 4 ? four : 0)];
+    };
     float v[kRadix];
 #pragma unroll
-    for (int r = 0; r < kRadix; ++r) v[r] = values[padded(first + r * h)];
+    for (int r = 0; r < kRadix; ++r) v[r] = value(r);
 #pragma unroll
     for (int step = 1; step < kRadix; step *= 2)
 #pragma unroll
@@ -33,7 +38,7 @@ __device__ void butterflies(float* values, int h, int tile) {
           v[r] = a + b, v[r + step] = a - b;
         }
 #pragma unroll
-    for (int r = 0; r < kRadix; ++r) values[padded(first + r * h)] = v[r];
+    for (int r = 0; r < kRadix; ++r) value(r) = v[r];
   }
 }
 
@@ -49,7 +54,7 @@ __global__ void __launch_bounds__(kThreads)
     float in[n] = {};
     if (i < live) unpack(load<n>(x + begin + i), in);
     for (int k = 0; k < n; ++k)
-      values[padded(i + k)] = signs && !inverse && i < live ? in[k] * signs[(column + i + k) % dim] : in[k];
+      values[place(i + k)] = signs && !inverse && i < live ? in[k] * signs[(column + i + k) % dim] : in[k];
   }
   for (int h = 1; h < block;) {
     __syncthreads();
@@ -65,7 +70,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = static_cast<int>(threadIdx.x) * n; i < live; i += kThreads * n) {
     float out[n];
     for (int k = 0; k < n; ++k) {
-      out[k] = values[padded(i + k)] * factor;
+      out[k] = values[place(i + k)] * factor;
       if (signs && inverse) out[k] *= signs[(column + i + k) % dim];
     }
     store(y + begin + i, pack<T>(out));
@@ -79,7 +84,7 @@ void run(const Hadamard& op, CudaContext& context) {
     fail("unsupported", op.name, ": block is ", op.block, "; cuda takes at most ", kMostBlock, ", the cpu backend any");
   const int64_t count = op.x.elements();
   const int tile = std::max(kTile, op.block);
-  const size_t shared = static_cast<size_t>(tile + tile / 32) * sizeof(float);
+  const size_t shared = static_cast<size_t>(tile) * sizeof(float);
   for_float(op.x, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     constexpr int width = kVector<T>;

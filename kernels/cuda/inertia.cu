@@ -233,17 +233,18 @@ dim3 grid_of(int64_t threads) {
 // Adds the block's sums of every thread's counts; all threads come here.
 template <int levels>
 __device__ void add_levels(const int (&counted)[levels], int64_t* counts) {
-  int* sums = reinterpret_cast<int*>(shared_memory());  // [levels, kWarps]
+  int* sums = reinterpret_cast<int*>(shared_memory());  // [kWarps, levels]
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
 #pragma unroll
   for (int level = 0; level < levels; ++level) {
     const int sum = warp_sum(counted[level]);
-    if (lane == 0) sums[level * kWarps + warp] = sum;
+    if (lane == 0) sums[warp * levels + level] = sum;
   }
   __syncthreads();
   if (threadIdx.x >= levels) return;
   unsigned long long total = 0;
-  for (int i = 0; i < kWarps; ++i) total += static_cast<unsigned long long>(sums[threadIdx.x * kWarps + i]);
+  for (int i = 0; i < kWarps; ++i)
+    total += static_cast<unsigned long long>(sums[i * levels + static_cast<int>(threadIdx.x)]);
   if (total > 0) atomicAdd(reinterpret_cast<unsigned long long*>(counts) + threadIdx.x, total);
 }
 

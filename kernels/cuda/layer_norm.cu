@@ -132,8 +132,11 @@ __global__ void __launch_bounds__(kThreads)
       float* total = partial + (int64_t{which} * gridDim.x + blockIdx.x) * dim;
       float* mine = kTeams > 1 ? sums + team * dim : total;
       if (which > 0 && kTeams > 1) __syncthreads();
-      for (int v = 0; v < kVectors; ++v)
-        for (int i = 0; i < kWidth && column(v) < dim; ++i) mine[column(v) + i] = which == 0 ? dw[v][i] : db[v][i];
+      for (int v = 0; v < kVectors; ++v) {
+        float share[kWidth];
+        for (int i = 0; i < kWidth; ++i) share[i] = which == 0 ? dw[v][i] : db[v][i];
+        if (column(v) < dim) store(mine + column(v), pack<float>(share));
+      }
       if constexpr (kTeams > 1) {
         __syncthreads();
         for (int j = static_cast<int>(threadIdx.x); j < dim; j += kThreads) {

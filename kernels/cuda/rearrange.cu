@@ -7,6 +7,9 @@ namespace qeng {
 namespace {
 
 constexpr int kThreads = 256, kTile = 32, kTileRows = 8;
+// Elements from a row of a tile to the next, an odd number of words: those of a column lie in different banks.
+template <class T>
+constexpr int kPitch = kTile + (sizeof(T) < 4 ? 4 / static_cast<int>(sizeof(T)) : 1);
 
 struct Walk {
   int count;
@@ -40,7 +43,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 __global__ void __launch_bounds__(kTile* kTileRows) move_tiles(const T* x, T* y, const __grid_constant__ Walk walk,
                                                                RearrangedDimension across, RearrangedDimension line) {
-  T* tile = reinterpret_cast<T*>(shared_memory());  // [kTile, kTile + 1]
+  T* tile = reinterpret_cast<T*>(shared_memory());  // [kTile, kPitch]
   const int64_t bands = (across.size + kTile - 1) / kTile, pieces = (line.size + kTile - 1) / kTile;
   const int64_t unit = blockIdx.x, piece = unit % pieces * kTile, band = unit / pieces % bands * kTile;
   int64_t from = band * across.from + piece * line.from, to = band * across.to + piece * line.to;
@@ -48,11 +51,11 @@ __global__ void __launch_bounds__(kTile* kTileRows) move_tiles(const T* x, T* y,
   const int lane = static_cast<int>(threadIdx.x % kTile), first = static_cast<int>(threadIdx.x / kTile);
   for (int l = first; l < kTile; l += kTileRows)
     if (piece + l < line.size && band + lane < across.size)
-      tile[l * (kTile + 1) + lane] = x[from + lane * across.from + l * line.from];
+      tile[l * kPitch<T> + lane] = x[from + lane * across.from + l * line.from];
   __syncthreads();
   for (int a = first; a < kTile; a += kTileRows)
     if (piece + lane < line.size && band + a < across.size)
-      y[to + a * across.to + lane * line.to] = tile[lane * (kTile + 1) + a];
+      y[to + a * across.to + lane * line.to] = tile[lane * kPitch<T> + a];
 }
 
 template <class T>
@@ -72,7 +75,7 @@ void copy(const Rearrange& op, CudaContext& context) {
   int64_t units = ceil_div(across.size, kTile) * ceil_div(line.size, kTile);
   for (const RearrangedDimension& each : rest) units *= each.size;
   launch(context, op.name, move_tiles<T>, dim3(static_cast<unsigned>(units)), dim3(kTile * kTileRows),
-         kTile * (kTile + 1) * sizeof(T), x, y, walk_of(rest), across, line);
+         kTile * kPitch<T> * sizeof(T), x, y, walk_of(rest), across, line);
 }
 
 template <class T>

@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kThreads)
     float* total = partial + place_of(blockIdx.x) * dim;
     float* mine = kTeams > 1 ? sums + team * dim : total;
     for (int v = 0; v < kVectors; ++v)
-      for (int i = 0; i < kWidth && column(v) < dim; ++i) mine[column(v) + i] = dw[v][i];
+      if (column(v) < dim) store(mine + column(v), pack<float>(dw[v]));
     if constexpr (kTeams > 1) {
       __syncthreads();
       for (int j = static_cast<int>(threadIdx.x); j < dim; j += kThreads) {

@@ -19,13 +19,16 @@ __device__ inline uint64_t word_of(const T* x, int64_t column, bool descending) 
   else
     return sort_word(sort_key(to_f32(x[column])), column, descending);
 }
+// Where word i lies: every second run of 16 is the other way round, so that of pairs 1 to 8 words apart no two lie in
+// the same banks of shared memory. place(a ^ b) = place(a) ^ place(b).
+__device__ inline int64_t place(int64_t i) { return i ^ (i & 16 ? 15 : 0); }
 // By all threads of the block; padded: a power of two.
 __device__ inline void sort_words(uint64_t* words, int64_t padded) {
   for (int64_t run = 2; run <= padded; run *= 2)
     for (int64_t step = run / 2; step > 0; step /= 2) {
       for (int64_t pair = threadIdx.x; pair < padded / 2; pair += kThreads) {
-        const int64_t a = pair / step * 2 * step + pair % step, b = a + step;
-        const bool up = (a & run) == 0;
+        const int64_t first = 2 * pair - (pair & (step - 1)), a = place(first), b = a ^ place(step);
+        const bool up = (first & run) == 0;
         const uint64_t low = words[a], high = words[b];
         if ((low > high) == up) words[a] = high, words[b] = low;
       }
@@ -39,12 +42,12 @@ __global__ void __launch_bounds__(kThreads) sort_rows(const T* x, T* y, int32_t*
   uint64_t* words = memory ? memory + int64_t{blockIdx.x} * padded : reinterpret_cast<uint64_t*>(shared_memory());
   for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
     for (int64_t i = threadIdx.x; i < padded; i += kThreads) {
-      words[i] = i < n ? word_of(x + r * n, i, descending) : ~uint64_t{0};
+      words[place(i)] = i < n ? word_of(x + r * n, i, descending) : ~uint64_t{0};
     }
     __syncthreads();
     sort_words(words, padded);
     for (int64_t i = threadIdx.x; i < k; i += kThreads) {
-      const int32_t column = sort_column(words[i]);
+      const int32_t column = sort_column(words[place(i)]);
       index[r * k + i] = column;
       y[r * k + i] = x[r * n + column];
     }
@@ -62,11 +65,11 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t row = blockIdx.y, begin = int64_t{blockIdx.x} * kSharedWords;
   for (int64_t i = threadIdx.x; i < kSharedWords; i += kThreads) {
     const int64_t at = begin + i;
-    words[i] = at >= n ? ~uint64_t{0} : from ? from[row * n + at] : word_of(x + row * n, at, descending);
+    words[place(i)] = at >= n ? ~uint64_t{0} : from ? from[row * n + at] : word_of(x + row * n, at, descending);
   }
   __syncthreads();
   sort_words(words, kSharedWords);
-  for (int64_t i = threadIdx.x; i < k; i += kThreads) to[(row * gridDim.x + blockIdx.x) * k + i] = words[i];
+  for (int64_t i = threadIdx.x; i < k; i += kThreads) to[(row * gridDim.x + blockIdx.x) * k + i] = words[place(i)];
 }
 template <class T>
 __global__ void __launch_bounds__(kThreads)

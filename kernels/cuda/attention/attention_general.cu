@@ -11,6 +11,7 @@ namespace qeng {
 namespace {
 
 constexpr int kThreads = 128, kRows = 16, kStep = 16, kLanes = kThreads / kRows;  // lanes: threads of a row
+constexpr int kPitch = kStep + 8;  // of what the rows share of a step: the rows of a warp lie in different banks
 
 struct Width {
   int dim, pitch;  // pitch: of a row in shared memory, odd against bank conflicts
@@ -82,7 +83,7 @@ __global__ void __launch_bounds__(kThreads, 2) attention_general_kernel(Forward<
   const int key_tile = kRows * sizes.key.pitch, value_tile = kRows * sizes.value.pitch;
   float* q = reinterpret_cast<float*>(shared_memory());
   float *k = q + key_tile, *v = k + key_tile, *p = v + value_tile;
-  int* shared_item = reinterpret_cast<int*>(p + kRows * kStep);
+  int* shared_item = reinterpret_cast<int*>(p + kRows * kPitch);
   const int row = static_cast<int>(threadIdx.x) / kLanes, lane = static_cast<int>(threadIdx.x) % kLanes;
   const int64_t q_stride = int64_t{sizes.heads} * sizes.key.dim, k_stride = int64_t{sizes.kv_heads} * sizes.key.dim;
   const int64_t o_stride = int64_t{sizes.heads} * sizes.value.dim, v_stride = int64_t{sizes.kv_heads} * sizes.value.dim;
@@ -115,11 +116,11 @@ __global__ void __launch_bounds__(kThreads, 2) attention_general_kernel(Forward<
       for (int i = 0; i < kStep / kLanes; ++i) {
         s[i] = SoftmaxRow::probability(s[i], 1, offset);
         softmax.total += s[i];
-        p[row * kStep + lane + i * kLanes] = s[i];
+        p[row * kPitch + lane + i * kLanes] = s[i];
       }
       for (float& x : o) x *= factor;
       __syncwarp();  // the threads of a row are of one warp
-      add_rows(o, p + row * kStep, v, lane, sizes.value);
+      add_rows(o, p + row * kPitch, v, lane, sizes.value);
     }
     softmax.total = row_sum(softmax.total);
     if (t >= tile.q_end) continue;
@@ -145,8 +146,8 @@ __global__ void __launch_bounds__(kThreads, 2) attention_grad_general_kernel(Bac
   const Width key = sizes.key, value = sizes.value;
   float* own1 = reinterpret_cast<float*>(shared_memory());  // q or k; the second of each side: dout or v
   float *own2 = own1 + kRows * key.pitch, *other1 = own2 + kRows * value.pitch, *other2 = other1 + kStep * key.pitch;
-  float *p = other2 + kStep * value.pitch, *ds = p + kRows * kStep;
-  int* shared_item = reinterpret_cast<int*>(ds + kRows * kStep);
+  float *p = other2 + kStep * value.pitch, *ds = p + kRows * kPitch;
+  int* shared_item = reinterpret_cast<int*>(ds + kRows * kPitch);
   const int row = static_cast<int>(threadIdx.x) / kLanes, lane = static_cast<int>(threadIdx.x) % kLanes;
   const int columns = kKeys ? sizes.kv_heads : sizes.heads, other_columns = kKeys ? sizes.heads : sizes.kv_heads;
   // A row of the own or the other side is all of its heads.
@@ -184,12 +185,12 @@ __global__ void __launch_bounds__(kThreads, 2) attention_grad_general_kernel(Bac
           const float lse = seen ? a.lse[statistics + t] * kLog2e : 0, delta = seen ? a.delta[statistics + t] : 0;
           const Score score = score_of(s[i], sizes);
           s[i] = seen ? SoftmaxRow::probability(score.value, score.factor, lse) : 0;
-          if constexpr (kKeys) p[row * kStep + lane + i * kLanes] = s[i];
-          ds[row * kStep + lane + i * kLanes] = s[i] * (dp[i] - delta) * score.slope;
+          if constexpr (kKeys) p[row * kPitch + lane + i * kLanes] = s[i];
+          ds[row * kPitch + lane + i * kLanes] = s[i] * (dp[i] - delta) * score.slope;
         }
         __syncwarp();  // the threads of a row are of one warp
-        add_rows(sum1, ds + row * kStep, other1, lane, key);
-        if constexpr (kKeys) add_rows(sum2, p + row * kStep, other2, lane, value);
+        add_rows(sum1, ds + row * kPitch, other1, lane, key);
+        if constexpr (kKeys) add_rows(sum2, p + row * kPitch, other2, lane, value);
       }
     }
     if (mine >= own_end) continue;
@@ -213,7 +214,7 @@ void launch_forward(const Attention& op, const AttentionShape& shape, CudaContex
       op.q.as<T>(), op.k.as<T>(),       op.v.as<T>(), op.sinks ? op.sinks.as<float>() : nullptr,
       op.o.as<T>(), op.lse.as<float>(), sizes,        plan_attention(shape, op.cu_q, op.cu_k, wish, context)};
   const size_t shared =
-      sizeof(float) * static_cast<size_t>(kRows * (2 * sizes.key.pitch + sizes.value.pitch + kStep)) + sizeof(int);
+      sizeof(float) * static_cast<size_t>(kRows * (2 * sizes.key.pitch + sizes.value.pitch + kPitch)) + sizeof(int);
   QENG_LAUNCH(context, (attention_general_kernel<T, kColumns>),
               plan_blocks(most_tiles(shape, wish) * shape.heads, context), dim3(kThreads), shared, a);
 }
@@ -234,7 +235,7 @@ void launch_pass(const AttentionGrad& op, const AttentionShape& shape, CudaConte
                       sizes,
                       plan_attention(shape, op.cu_q, op.cu_k, wish, context)};
   const size_t shared =
-      sizeof(float) * static_cast<size_t>(2 * kRows * (sizes.key.pitch + sizes.value.pitch + kStep)) + sizeof(int);
+      sizeof(float) * static_cast<size_t>(2 * kRows * (sizes.key.pitch + sizes.value.pitch + kPitch)) + sizeof(int);
   const int columns = kSide == TileSide::keys ? shape.kv_heads : shape.heads;
   QENG_LAUNCH(context, (attention_grad_general_kernel<T, kSide, kColumns>),
               plan_blocks(most_tiles(shape, wish) * columns, context), dim3(kThreads), shared, a);

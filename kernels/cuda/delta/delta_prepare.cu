@@ -11,7 +11,7 @@ namespace {
 constexpr int kRows = kChunk / 16;  // warps of a role, each with 16 rows of the chunk
 constexpr int kRoleThreads = kRows * kWarp, kThreads = 2 * kRoleThreads;
 constexpr int kStagedDim = 128;  // most dims of rows that come by way of shared memory
-constexpr int kPitch = 16 + 4;   // floats of a row of a diagonal block in shared memory
+constexpr int kPitch = 16 + 8;   // floats of a row of a diagonal block: pairs of four rows lie in different banks
 
 // What lies in shared memory. rows: k and q where they are staged, and in their place, once they are multiplied, A, T and
 // A's diagonal blocks in f32.
@@ -172,9 +172,9 @@ __global__ void __launch_bounds__(kThreads, 2) delta_prepare(const Delta<T> op, 
     }
     const float before = __shfl_up_sync(kAllLanes, sum, 1), last = __shfl_sync(kAllLanes, sum, kWarp - 1);
     if (thread < kWarp) {
-      chunk.sums[2 * lane] = lane > 0 ? before + gates.g[0] : gates.g[0];
-      chunk.sums[2 * lane + 1] = sum;
-      chunk.beta[2 * lane] = gates.beta[0], chunk.beta[2 * lane + 1] = gates.beta[1];
+      const float first = lane > 0 ? before + gates.g[0] : gates.g[0];
+      *reinterpret_cast<float2*>(chunk.sums + 2 * lane) = make_float2(first, sum);
+      *reinterpret_cast<float2*>(chunk.beta + 2 * lane) = make_float2(gates.beta[0], gates.beta[1]);
     }
     if (value + 1 < op.group) gates = gates_of(value + 1);
     __syncthreads();                      // and k and q are multiplied, or what was solved before is written

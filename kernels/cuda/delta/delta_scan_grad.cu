@@ -9,7 +9,7 @@ namespace qeng {
 namespace {
 
 enum Tile { kRightSide, kSolved, kOfK, kTiles };
-constexpr int kAside = kChunk * kScanColumns;  // floats of P^T dO, a thread's 8 together
+constexpr int kAside = kChunk * kScanColumns;  // floats of P^T dO: of each thread the first four, then the others
 constexpr int kFloats = kAside + kScanWarps * kTurned / 4;
 template <class Form>
 using Half = ScanHalf<Form, 2, kTiles, kFloats>;
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
     }
     ptx::cp_async_commit();
   };
-  float* aside = own.floats() + place.role_thread() * 8;
+  float4* aside = reinterpret_cast<float4*>(own.floats()) + place.role_thread();
   State<Form> state;
   if (place.role == 1) state.put(own.state((chunks - 1) & 1), dim, place.warp);
   fetch(chunks);
@@ -91,8 +91,10 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
     if (place.role == 0 && real) {
       Sums16 read[Form::kParts] = {}, right;
       read_state<Form>(read, state_tile, stage.k, place.row, dim);
+      const float4 four[2] = {aside[0], aside[Form::kRoleThreads]};
       each_sum([&](int n, int i, int, int down) {
-        right[n][i] = fmaf(total(read, n, i), stage.vector(kWriting)[place.row + down], aside[4 * n + i]);
+        const float added = i == 0 ? four[n].x : i == 1 ? four[n].y : i == 2 ? four[n].z : four[n].w;
+        right[n][i] = fmaf(total(read, n, i), stage.vector(kWriting)[place.row + down], added);
       });
       right_side.put(0, place.row, right);
     } else if (place.role == 1 && real) {
@@ -121,7 +123,10 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
       Sums16 sums[Form::kParts] = {};
       for (int i = place.row; i < kChunk; i += 16)
         multiply(sums, next.values.left_down(i, place.half * kScanColumns), next.p.right_down(i, place.row));
-      each_sum([&](int n, int i, int, int) { aside[4 * n + i] = total(sums, n, i); });
+#pragma unroll
+      for (int n = 0; n < 2; ++n)
+        aside[n * Form::kRoleThreads] =
+            make_float4(total(sums, n, 0), total(sums, n, 1), total(sums, n, 2), total(sums, n, 3));
     }
     __syncthreads();
 

@@ -72,7 +72,7 @@ template <class Form>
 struct Shared {
   using Tiles = ColumnTiles<Form>;
   using Pairs = PartsTile<Form::kParts>;             // a matrix of pairs of rows
-  static constexpr int kRowPitch = Form::kDims + 4;  // floats
+  static constexpr int kRowPitch = Form::kDims + 8;  // floats: pairs of four rows lie in different banks
   static constexpr int kPairs = Pairs::elements(kChunk, kChunk);
   static constexpr int kOperand = Form::kStaged ? Form::template Tile<1>::elements(kChunk, Form::kDims) : 0;
   // Stages, or what then lies in their place.

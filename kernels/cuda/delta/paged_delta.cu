@@ -115,12 +115,15 @@ __device__ void prepare_chunk(const Delta<T>& op, const DeltaPages& pages, const
     for (int pair = thread; pair < kChunk * kChunk / 2; pair += kThreads) {
       const int i = pair / (kChunk / 2), j = pair % (kChunk / 2) * 2;
       if (j / 16 > i / 16) continue;  // nobody reads these
+      const auto two = [&](const float* from) { return *reinterpret_cast<const float2*>(from + j); };
+      const float2 of_q = two(dots + (kChunk + i) * kPitch), of_k = two(dots + i * kPitch), sum_j = two(sums);
       float a[2] = {}, p[2] = {};
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         if (i < begun || i >= end || j + e > i) continue;
-        p[e] = factor_of(1, sums[i], sums[j + e], inverse_q[i], dots[(kChunk + i) * kPitch + j + e]);
-        if (j + e < i) a[e] = factor_of(-beta[i], sums[i], sums[j + e], inverse_k[i], dots[i * kPitch + j + e]);
+        const float sum = e ? sum_j.y : sum_j.x;
+        p[e] = factor_of(1, sums[i], sum, inverse_q[i], e ? of_q.y : of_q.x);
+        if (j + e < i) a[e] = factor_of(-beta[i], sums[i], sum, inverse_k[i], e ? of_k.y : of_k.x);
       }
       ChunkTriangle<kParts>{out.t + at * ChunkTriangle<kParts>::kElements}.put(i / 16, i % 16, j, a[0], a[1]);
       ChunkTriangle<kParts>{out.p + at * ChunkTriangle<kParts>::kElements}.put(i / 16, i % 16, j, p[0], p[1]);

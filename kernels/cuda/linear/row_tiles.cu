@@ -162,6 +162,8 @@ struct RowsOfX {
   uint32_t codes[kSteps][4];
   float scale[T::kWhole ? 2 : 4], sum[T::kSumsApart ? 4 : 1];
 
+  // Of a warp's 16 rows the i-th of a lane: those of all lanes lie in different banks of shared memory.
+  __device__ static int row_of_lane(int lane, int i) { return lane / kSteps * 2 + i % 2 + i / 2 * 8; }
   // Rows past the end are the last once more. groups: of 32 that the span has; what follows is read (take_rounded has
   // room behind the last row), meets weights of 0, and has a scale of 0.
   __device__ void load(const RowProducts& p, int first, int end, int span, int groups) {
@@ -178,10 +180,10 @@ struct RowsOfX {
       }
       if constexpr (T::kWhole) scale[r] = p.scales[row * (p.k / kScaleStep) + span * kSteps];
     }
-    if constexpr (!T::kWhole)  // a lane for a group of each fourth row
+    if constexpr (!T::kWhole)  // a lane for a group of four rows
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int64_t at = row_of(lane / kSteps + 4 * i) * (p.k / kScaleStep) + span * kSteps + lane % kSteps;
+        const int64_t at = row_of(row_of_lane(lane, i)) * (p.k / kScaleStep) + span * kSteps + lane % kSteps;
         scale[i] = lane % kSteps < groups ? p.scales[at] : 0.0f;
         if constexpr (T::kSumsApart) {
           const int2 pair = reinterpret_cast<const int2*>(p.sums)[at];
@@ -194,8 +196,8 @@ struct RowsOfX {
     if constexpr (!T::kWhole)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        shared.x_scale[warp][lane / kSteps + 4 * i][lane % kSteps] = scale[i];
-        if constexpr (T::kSumsApart) shared.x_sum[warp][lane / kSteps + 4 * i][lane % kSteps] = sum[i];
+        shared.x_scale[warp][row_of_lane(lane, i)][lane % kSteps] = scale[i];
+        if constexpr (T::kSumsApart) shared.x_sum[warp][row_of_lane(lane, i)][lane % kSteps] = sum[i];
       }
   }
 };

@@ -1,6 +1,7 @@
 // A tile of a product by plain multiply-adds: any size, stride, alignment and transposition, sums in f32 in order of k.
 #pragma once
 #include "kernels/cuda/linear/gemm.h"
+#include "kernels/cuda/vector.h"
 
 namespace qeng {
 namespace simt_tile {
@@ -18,13 +19,14 @@ struct Side {
   int64_t rows, row_step, k_step;
 };
 
-// Where thread t puts and finds its u-th element of a tile [kTile, kDepth], so that a warp reads along the steps of 1.
+// Where thread t puts and finds its u-th element of a tile [kTile, kDepth], so that a warp reads along the steps of 1. Where
+// these are of k, its two rows are other ones for the second half of the depth, which would lie in the same banks.
 struct Place {
   int row, depth;
   __device__ Place(const Side& side, int u) {
     const int t = static_cast<int>(threadIdx.x) + u * kThreads;
-    row = side.k_step == 1 ? t / kDepth : t % kTile;
     depth = side.k_step == 1 ? t % kDepth : t / kTile;
+    row = side.k_step == 1 ? t / kDepth ^ depth / 8 * 2 : t % kTile;
   }
 };
 
@@ -96,7 +98,8 @@ __device__ void multiply(const Side& a, const Side& b, int64_t first_m, int64_t 
 #pragma unroll 4
     for (int d = 0; d < kDepth; ++d) {
       float x[kSide], y[kSide];
-      for (int s = 0; s < kSide; ++s) x[s] = tile_a[d * kRow + part.i0 + s], y[s] = tile_b[d * kRow + part.j0 + s];
+      unpack(load<kSide>(tile_a + d * kRow + part.i0), x);
+      unpack(load<kSide>(tile_b + d * kRow + part.j0), y);
       for (int i = 0; i < kSide; ++i)
         for (int j = 0; j < kSide; ++j) sum[i][j] += x[i] * y[j];
     }
