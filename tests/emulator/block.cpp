@@ -16,6 +16,8 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "tests/emulator/banks.h"
+
 // Present where the program is linked with the address sanitizer.
 extern "C" {
 __attribute__((weak)) void __sanitizer_start_switch_fiber(void** fake_stack, const void* bottom, size_t size);
@@ -387,6 +389,7 @@ void run_block(bool first_of_grid) {
   std::memset(block.shared, 0xff, block.shared_size);
   Thread* first = pick();
   go_to(first);
+  bank_block_met();
   destroy_slots();
 }
 
@@ -454,8 +457,10 @@ void meet_warp(const char* what, uint32_t mask, void* slot, Complete complete, S
   }
   meeting->slots[static_cast<size_t>(t % 32)] = slot;
   meeting->arrived |= bit;
+  bank_meeting();
   if (meeting->arrived != mask) return wait(what, site);
   ++total.meetings;
+  if (mask == my_warp.exists) bank_warp_met(t / 32);
   const auto slots = meeting->slots;  // complete may fail, which needs the list of meetings in order
   if (meeting != &my_warp.meetings.back()) *meeting = my_warp.meetings.back();
   my_warp.meetings.pop_back();
@@ -477,6 +482,7 @@ void meet_warpgroup(const char* what, void* slot, Complete complete, Site site) 
     fail(what, "the warpgroup's other threads wait at " + at_place(meeting.what, meeting.site), site);
   }
   meeting.slots[static_cast<size_t>(t - first)] = slot;
+  bank_meeting();
   if (++meeting.count < 128) return wait(what, site);
   ++total.meetings;
   meeting.count = 0;
@@ -530,6 +536,7 @@ int barrier(const char* what, int id, int count, bool wait_there, int value, Sit
          site);
   my_barrier.lanes[w] |= bit;
   my_barrier.nonzero += value != 0;
+  bank_meeting();
   if (id != 0) release(my_barrier.order);
   if (++my_barrier.arrived < count) {
     if (!wait_there) return 0;
@@ -548,6 +555,7 @@ int barrier(const char* what, int id, int count, bool wait_there, int value, Sit
   my_barrier.result = my_barrier.nonzero;
   if (id == 0) {
     order_block();
+    bank_block_met();
   } else {
     my_barrier.passed = std::exchange(my_barrier.order, {});
     if (wait_there) acquire(my_barrier.passed);

@@ -5,6 +5,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "tests/emulator/banks.h"
 #include "tests/emulator/block.h"
 #include "tests/emulator/runtime.h"
 
@@ -198,7 +199,8 @@ cudaError_t launch(const char* name, const void* kernel, dim3 grid, dim3 block, 
     return result(too_much ? cudaErrorInvalidValue : cudaErrorInvalidConfiguration);
   }
   note_launch(kernel);
-  return result(enqueue(stream, [text = std::string(name), grid, block, shared, run = std::move(body), ahead] {
+  return result(enqueue(stream, [text = std::string(name), grid, block, shared, run = std::move(body), ahead, kernel] {
+    bank_kernel(kernel);
     return run_grid(text.c_str(), grid, block, shared, run, ahead) && check_margins(("kernel " + text).c_str());
   }));
 }

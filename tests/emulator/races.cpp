@@ -1,17 +1,15 @@
 #include "tests/emulator/races.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
-#include <cstdio>
-#include <map>
 #include <memory>
 #include <sstream>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
+#include "tests/emulator/banks.h"
 #include "tests/emulator/block.h"
+#include "tests/emulator/places.h"
 #include "tests/emulator/runtime.h"
 
 namespace emulator {
@@ -76,49 +74,6 @@ bool ordered(Stamp earlier, size_t actor) {
   if (u == actor || clock_of(earlier) <= common[u]) return true;
   const auto& row = seen[actor];
   return u < row.size() && clock_of(earlier) <= row[u];
-}
-
-// The module that the kernels are in, so that a place fits 32 bits.
-const char* module_base() {
-  static const char* base = [] {
-    Dl_info info{};
-    dladdr(reinterpret_cast<const void*>(&touch_at), &info);
-    return static_cast<const char*>(info.dli_fbase);
-  }();
-  return base;
-}
-// A place is an offset into that module, or with the top bit the number of a source location.
-constexpr uint32_t kIsSite = 1u << 31;
-std::vector<std::source_location> sites;
-uint32_t place_of(const std::source_location& site) {
-  static std::map<std::pair<const char*, uint32_t>, uint32_t> known;
-  const auto [found, fresh] = known.try_emplace({site.file_name(), site.line()}, sites.size());
-  if (fresh) sites.push_back(site);
-  return kIsSite | found->second;
-}
-std::string place_text(uint32_t place) {
-  if (place & kIsSite) {
-    const auto& site = sites[place & ~kIsSite];
-    const std::string file = site.file_name();
-    return file.substr(file.rfind('/') + 1) + ":" + std::to_string(site.line());
-  }
-  Dl_info info{};
-  dladdr(reinterpret_cast<const void*>(&touch_at), &info);
-  char command[4096];
-  std::snprintf(command, sizeof command, "addr2line -i -e '%s' 0x%x 2>/dev/null", info.dli_fname, place - 1);
-  std::string text;
-  if (FILE* pipe = popen(command, "r")) {
-    char line[1024];
-    while (std::fgets(line, sizeof line, pipe)) {  // an inlined function's place, then its caller's, ...
-      std::string one(line);
-      one.erase(one.find_last_not_of(" \n") + 1);
-      if (const size_t note = one.find(" ("); note != std::string::npos) one.erase(note);
-      one.erase(0, one.rfind('/') + 1);
-      if (one.rfind("??", 0) != 0) text += (text.empty() ? "" : " in ") + one;
-    }
-    pclose(pipe);
-  }
-  return text.empty() ? "?" : text;
 }
 
 std::string name_of(Stamp stamp) {
@@ -212,7 +167,9 @@ void touch_as(size_t actor, const void* pointer, size_t bytes, Touch kind, uint3
 
 void touch_at(const void* pointer, size_t bytes, Touch kind, const void* pc, bool aligned) {
   if (in_atomic || !in_kernel() || on_stack(pointer)) return;
-  const auto place = static_cast<uint32_t>(static_cast<const char*>(pc) - module_base());
+  if (count_banks && kind != Touch::atomic) note_access(pointer, bytes, kind == Touch::write, pc);
+  if (!check_races) return;
+  const uint32_t place = place_of(pc);
   if (aligned && reinterpret_cast<uintptr_t>(pointer) % bytes != 0)
     report_failure("an access of " + std::to_string(bytes) + " bytes is not aligned to them (" + place_text(place) +
                    ")");
@@ -294,7 +251,7 @@ void begin_block(bool of_new_launch) {
 }
 
 Atomic::Atomic(const void* pointer, size_t bytes) {
-  if (!check_races) return;
+  if (!check_races && !count_banks) return;
   touch_at(pointer, bytes, Touch::atomic, __builtin_return_address(0));
   if (fenced[me()]) {
     auto& before = released[pointer];

@@ -1,5 +1,6 @@
 // What g++'s -fsanitize=thread calls at each load and store of a kernel, answered by the race check instead of by its
 // own runtime. Linked only where such code is.
+#include "tests/emulator/banks.h"
 #include "tests/emulator/races.h"
 
 using emulator::Touch;
@@ -34,7 +35,7 @@ QENG_HOOKS(8)
 QENG_HOOKS(16)
 void __tsan_read_range(void* p, unsigned long size) { touch_at(p, size, Touch::read, __builtin_return_address(0)); }
 void __tsan_write_range(void* p, unsigned long size) { touch_at(p, size, Touch::write, __builtin_return_address(0)); }
-void __tsan_init() { emulator::check_races = true; }
+void __tsan_init() { emulator::check_races = !emulator::banks_wanted(); }
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit(void*) {}
 void __tsan_vptr_update(void**, void*) {}
