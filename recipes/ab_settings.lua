@@ -21,7 +21,7 @@ local opt = q.options {
   { "table", false, "padding, loss, kernels, activations, capturing, one at a time; by default without --a and --b" },
   { "steps", 30, "optimizer steps of each side", min = 2 },
   { "turn", 5, "steps of a side before it is the other's turn", min = 1 },
-  { "bound", nil, "the most that losses may differ by, relative; by default 1e-4 in f32, 2e-2 in bf16, 0.1 "
+  { "bound", nil, "the most that losses may differ by, relative; by default 1e-4 in f32, 2e-2 in bf16, 0.2 "
     .. "in fp8, 1e-2 more with experts", number = true, min = 0 },
   { "costs", false, "compare costs also where losses differ by design, as with other batches or optimizers" },
   { "out", "ab_settings", "output folder", kind = "folder",

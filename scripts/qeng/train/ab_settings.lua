@@ -108,13 +108,14 @@ end
 --   losses      A rounding is half an ulp: 2^-24 = 6e-8 in f32, 2^-9 = 2e-3 in bf16. Sums of thousands of terms in f32
 --               differ by some ten of them, steps carry them on, and Lion's signs make whole moves of them: 1700. In
 --               bf16 a mean over tokens evens out most: 10. Half an ulp of E4M3 is 2^-4, and a sum of numbers
---               that are off by so much is off by some 3e-2 of its size: three times that.
+--               that are off by so much is off by some 3e-2 of its size, in every layer: steps of a released model of
+--               135 million weights differed by up to 0.16.
 --   parameters  AdamW divides a gradient by its own size, so an element whose gradient is mere rounding moves by the
 --               whole rate; an adapter's B begins at 0 and consists of such moves.
 -- With experts, a rounding sends a token to another one, and its loss changes by its own size: ten of a thousand such
 -- tokens are 1e-2, which is added.
 ab_settings.bounds = { f32 = { loss = 1e-4, parameters = 1e-2 }, bf16 = { loss = 2e-2, parameters = 0.5 },
-  fp8 = { loss = 0.1, parameters = 1 }, experts = { loss = 1e-2, parameters = 0.2 } }
+  fp8 = { loss = 0.2, parameters = 1 }, experts = { loss = 1e-2, parameters = 0.2 } }
 
 -- Sets the bounds, and whether what differs is within them.
 local function judge(found, model, bound)
