@@ -14,6 +14,7 @@ namespace qeng {
 namespace {
 
 using namespace sm90;
+using Team = Crew<2>;
 
 constexpr int kRows = kWideTileRows, kKeys = kStepKeys;
 constexpr int kFetchers = kGroup / kWarp;  // warps that fetch
@@ -147,12 +148,12 @@ __device__ __forceinline__ void produce(const TensorMap& q_map, const TensorMap&
 template <int dim>
 __device__ __forceinline__ void clear_values(char* tile, int from, int to) {
   constexpr int kChunks = kPanelColumns * 2 / 16;
-  for (int i = static_cast<int>(threadIdx.x) - kGroup; i < (to - from) * panels(dim) * kChunks; i += kConsumers) {
+  for (int i = static_cast<int>(threadIdx.x) - kGroup; i < (to - from) * panels(dim) * kChunks; i += Team::kConsumers) {
     const int row = from + i / (panels(dim) * kChunks), chunk = i % (panels(dim) * kChunks);
     *reinterpret_cast<uint4*>(tile + chunk / kChunks * panel_bytes(kKeys) + row * kPanelColumns * 2 +
                               chunk % kChunks * 16) = make_uint4(0, 0, 0, 0);
   }
-  end_clearing();
+  end_clearing<2>();
 }
 
 template <int dim>
@@ -241,14 +242,14 @@ __device__ __forceinline__ void consume(const Arguments& a) {
         clear_values<dim>(shared + L::kV + values_at.stage * L::kTile, 0, keys.lowest - first);
       }
       first += kKeys;
-      if (group == 1 && first < keys.end) ptx::barrier_arrive(kTurnBarrier, kConsumers);
+      if (group == 1 && first < keys.end) ptx::barrier_arrive(kTurnBarrier, Team::kConsumers);
       for (; first < keys.end; first += kKeys) {
         ptx::mbarrier_wait(barrier + L::k_full + keys_at.stage, keys_at.parity);
-        ptx::barrier_sync(kTurnBarrier + group, kConsumers);
+        ptx::barrier_sync(kTurnBarrier + group, Team::kConsumers);
         start_scores();
         ptx::mbarrier_wait(barrier + L::v_full + values_at.stage, values_at.parity);
         start_output();
-        if (group == 0 || first + kKeys < keys.end) ptx::barrier_arrive(kTurnBarrier + 1 - group, kConsumers);
+        if (group == 0 || first + kKeys < keys.end) ptx::barrier_arrive(kTurnBarrier + 1 - group, Team::kConsumers);
         ptx::wgmma_wait<1>(s);
         keys_at.next();
         const bool begins = first % kPieceKeys == 0;
@@ -312,7 +313,7 @@ __device__ __forceinline__ void consume(const Arguments& a) {
 }
 
 template <int dim>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(Team::kThreads, 1)
     paged_sm90_kernel(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
                       const __grid_constant__ TensorMap v_map, const __grid_constant__ Arguments a) {
 #if QENG_SM90
@@ -320,18 +321,18 @@ __global__ void __launch_bounds__(kThreads, 1)
   ptx::begin_ahead();
   if (threadIdx.x == 0) {
     uint64_t* const barrier = barriers_of<L>();
-    init_ring(barrier + L::item_full, barrier + L::item_empty, kItems, kConsumerWarps + kFetchers - 1);
-    init_ring(barrier + L::q_full, barrier + L::q_empty, 1, kConsumerWarps);
-    init_ring(barrier + L::k_full, barrier + L::empty, kStages, kConsumerWarps);
+    init_ring(barrier + L::item_full, barrier + L::item_empty, kItems, Team::kConsumerWarps + kFetchers - 1);
+    init_ring(barrier + L::q_full, barrier + L::q_empty, 1, Team::kConsumerWarps);
+    init_ring(barrier + L::k_full, barrier + L::empty, kStages, Team::kConsumerWarps);
     for (int i = 0; i < kStages; ++i) ptx::mbarrier_init(barrier + L::v_full + i, 1);
     ptx::fence_mbarrier_init();
   }
   __syncthreads();
   if (threadIdx.x < kGroup) {
-    ptx::registers_give<kFew>();
+    ptx::registers_give<Team::kFew>();
     produce<dim>(q_map, k_map, v_map, a);
   } else {
-    ptx::registers_take<kMany>();
+    ptx::registers_take<Team::kMany>();
     consume<dim>(a);
   }
 #else
@@ -351,7 +352,7 @@ void queue(const PagedAttention& op, const PagedOutput& out, CudaContext& contex
   const Arguments a{op.pages.as<int32_t>(), op.scale * kLog2e, box, kKeys / box, out, context.fault};
   const int64_t items = int64_t{shape.most_tiles} * shape.most_pieces * shape.columns;
   const auto grid = static_cast<unsigned>(std::min<int64_t>(items, context.multiprocessors));
-  QENG_LAUNCH_AHEAD(context, paged_sm90_kernel<dim>, dim3(grid), dim3(kThreads), L::kBytes,
+  QENG_LAUNCH_AHEAD(context, paged_sm90_kernel<dim>, dim3(grid), dim3(Team::kThreads), L::kBytes,
                     panel_map(op.q, shape.tile_queries, shape.tile_heads), panel_map(op.k_pool, box),
                     panel_map(op.v_pool, box), a);
 }
