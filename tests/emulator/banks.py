@@ -22,7 +22,6 @@ LIMITS = {
     "paged_delta_prepare": (1.15, "lanes that skip what lies above the diagonal are not matched rightly"),
     "rmsnorm_grad_rows": (1.2, "eight sums of a lane are two writes of 16 bytes, 32 bytes apart: once a block"),
     "rotate_heads": (1.4, "eight angles of a lane likewise: 16 turns of the time in which 4 KB pass"),
-    "round_tile": (2.0, "words of a tile are written two to a bank, so that those of a column are read one to a bank"),
     "row_mma_kernel": (1.3, "as row_wgmma_kernel"),
     "row_wgmma_kernel": (1.35, "eight sums of a lane likewise, once a tile"),
 }

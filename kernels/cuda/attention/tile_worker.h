@@ -67,7 +67,7 @@ struct Worker {
       if (next < items) {
         describe(next);
         __syncwarp();
-        find_piece(s.task.item.piece);
+        if (s.task.item.pieces > 0) find_piece(s.task.item.piece);  // rows past the last sequence have none
       }
     }
     __syncthreads();

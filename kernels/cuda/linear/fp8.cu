@@ -51,10 +51,14 @@ __global__ void __launch_bounds__(kThreads) largest_parts(const T* x, int64_t co
 
 // A tile of codes, which a block makes of 128 rows of 64 columns: yt gets 128 bytes of each column.
 constexpr int kRows = 128, kColumns = 64, kTileThreads = 128;
-constexpr int kRowWords = kColumns / 4 + 1;  // a word more, so that columns are read without bank conflicts
+constexpr int kRowWords = kColumns / 4;
 constexpr int kRun = 16;                     // codes to an access
 constexpr int kChunks = kColumns / kRun;
 constexpr size_t kShared = sizeof(uint32_t) * (kRows * kRowWords + kTileThreads / kWarp);
+
+// Where a word of the tile lies: neither the runs of eight rows that are written at once nor the columns of two runs of
+// 16 rows that are read share a bank.
+__device__ int place(int row, int word) { return kRowWords * (row ^ (row >> 4 & 1)) + (word ^ (row >> 1 & 3)); }
 
 struct Rounding {
   int64_t rows, columns;
@@ -133,8 +137,9 @@ __global__ void __launch_bounds__(kTileThreads) round_tile(const T* x, const Rou
     uint32_t words[4];
     encode(runs[i], inverse, words);
     if (p.y) put_codes<kWhole>(p.y + index + i * kApart * p.columns, row0 + row < p.rows ? columns : 0, words);
+    if (!p.yt) continue;
 #pragma unroll
-    for (int w = 0; w < 4; ++w) tile[row * kRowWords + 4 * chunk + w] = words[w];
+    for (int w = 0; w < 4; ++w) tile[place(row, 4 * chunk + w)] = words[w];
   }
   if (!p.yt) return;
   __syncthreads();
@@ -144,7 +149,7 @@ __global__ void __launch_bounds__(kTileThreads) round_tile(const T* x, const Rou
   for (int i = 0; i < 4; ++i) {
     uint32_t rows[4];
 #pragma unroll
-    for (int r = 0; r < 4; ++r) rows[r] = tile[(row + 4 * i + r) * kRowWords + four];
+    for (int r = 0; r < 4; ++r) rows[r] = tile[place(row + 4 * i + r, four)];
     const uint32_t low01 = __byte_perm(rows[0], rows[1], 0x5140), low23 = __byte_perm(rows[2], rows[3], 0x5140);
     const uint32_t high01 = __byte_perm(rows[0], rows[1], 0x7362), high23 = __byte_perm(rows[2], rows[3], 0x7362);
     turned[0][i] = __byte_perm(low01, low23, 0x5410), turned[1][i] = __byte_perm(low01, low23, 0x7632);
