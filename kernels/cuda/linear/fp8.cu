@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads) largest_parts(const T* x, int64_t co
 // A tile of codes, which a block makes of 128 rows of 64 columns: yt gets 128 bytes of each column.
 constexpr int kRows = 128, kColumns = 64, kTileThreads = 128;
 constexpr int kRowWords = kColumns / 4;
-constexpr int kRun = 16;                     // codes to an access
+constexpr int kRun = 16;  // codes to an access
 constexpr int kChunks = kColumns / kRun;
 constexpr size_t kShared = sizeof(uint32_t) * (kRows * kRowWords + kTileThreads / kWarp);
 
