@@ -230,18 +230,18 @@ TEST_CASE("wgmma multiplies tiles, stored by rows or by columns") {
 
 // ---- registers
 
-__global__ void __launch_bounds__(sm90::kThreads, 1) trade_registers(int* out) {
+__global__ void __launch_bounds__(sm90::Crew<2>::kThreads, 1) trade_registers(int* out) {
 #if QENG_SM90
   if (threadIdx.x < 128)
-    ptx::registers_give<sm90::kFew>();
+    ptx::registers_give<sm90::Crew<2>::kFew>();
   else
-    ptx::registers_take<sm90::kMany>();
+    ptx::registers_take<sm90::Crew<2>::kMany>();
   out[threadIdx.x] = static_cast<int>(threadIdx.x);
 #endif
 }
 TEST_CASE("warpgroups trade registers") {
-  const Device<int> out(sm90::kThreads);
-  REQUIRE(run(1, trade_registers, 1, sm90::kThreads, 0, out.data) == cudaSuccess);
+  const Device<int> out(sm90::Crew<2>::kThreads);
+  REQUIRE(run(1, trade_registers, 1, sm90::Crew<2>::kThreads, 0, out.data) == cudaSuccess);
   CHECK(out.read()[383] == 383);
 }
 
@@ -332,7 +332,7 @@ __global__ void take_too_many() {
     ptx::registers_take<240>();
 }
 TEST_CASE("registers that nobody gives back are a deadlock") {
-  CHECK_THAT(report_of(take_too_many, sm90::kThreads, 0),
+  CHECK_THAT(report_of(take_too_many, sm90::Crew<2>::kThreads, 0),
              containing("nobody can go on") && containing("setmaxnreg.inc"));
 }
 

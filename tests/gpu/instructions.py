@@ -56,7 +56,7 @@ LIMITS = {
     ("cache bf16", 64): 7.1, ("cache bf16", 128): 4.7, ("cache bf16", 256): 3.0,  # the second: dimensions of a head
     ("cache f16", 64): 7.9, ("cache f16", 128): 5.0, ("cache f16", 256): 3.2,
     ("F16 x f32", 32): GOAL, ("F16 x bf16", 32): GOAL,
-    ("4-bit codes", 64): 6.2, ("4-bit codes", 128): 6.0, ("4-bit codes", 256): 6.0,
+    ("4-bit codes", 64): 6.2, ("4-bit codes", 128): 6.0,
 }
 CACHE_KEYS = 64  # of a pass
 FEW_DEPTH = 64  # elements of a row of f16 weights, likewise
@@ -107,8 +107,9 @@ def few(name):
 
 
 def coded(name):
-    """Of a mangled name: the dimensions of the kernels of attention over codes that decode; or None."""
-    found = re.search(r"18paged_tiles_kernelINS_5tiles4FormILi(\d)ELi1E", name)
+    """Of a mangled name: the dimensions, 64 or 128, of the kernels of attention over codes that decode with all of a piece's
+    values in shared memory; or None. Of the others the ways through the loop are too many to look through."""
+    found = re.search(r"18paged_tiles_kernelINS_5tiles4FormILi([24])ELi1ELi16E", name)
     return found and 32 * int(found[1])
 
 
