@@ -183,7 +183,9 @@ end
 do  -- powers of symmetric matrices, and the map that makes the error of products least
   local function random(n, seed)
     local x = q.randn({ 3 * n, n }, { seed = seed }) * q.arange(1, n + 1)
-    return (x:compute():matmul(x:compute(), { transpose_a = true }) * (1 / (3 * n))):table()
+    local m = (x:compute():matmul(x:compute(), { transpose_a = true }) * (1 / (3 * n))):table()
+    for i = 1, n do for j = 1, i - 1 do m[i][j] = m[j][i] end end  -- which a product need not be to the last bit
+    return m
   end
   local function trace(m)
     local sum = 0
