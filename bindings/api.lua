@@ -607,8 +607,8 @@ function q.add_rmsnorm(a, b, w, eps, plus_one) end
 ---y = x w^T + bias + lora.scale * (dropout(x) lora.a^T) lora.b^T
 ---@param x Tensor  [t, in]
 ---@param w Tensor  [out, in]
----@param opt? {bias?: Tensor, out?: dtype, fp8?: boolean, lora?: {a: Tensor, b: Tensor, scale: number,
----  dropout?: number}}  lora: a [rank, in], b [out, rank]; fp8: products with w, forward and backward, are of numbers rounded to E4M3
+---@param opt? {bias?: Tensor, out?: dtype, fp8?: boolean, lora?: table}  lora: a [rank, in], b [out, rank], scale,
+---  dropout; fp8: products with w, forward and backward, are of numbers rounded to E4M3
 ---@return Tensor
 function q.linear(x, w, opt) end
 
