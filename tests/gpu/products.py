@@ -7,8 +7,8 @@ kernel's variants the one with the smallest share counts. A share may only rise:
 down. What else stands in a loop is mostly addresses: those that do not change belong before it. A loop by wgmma that
 runs ahead (RUNS_AHEAD) waits so that one batch of products keeps running, and for nothing else.
 
-Rare cases stand in the loop of paged_tiles_kernel and count here; what a piece of keys executes without them is limited in
-instructions.py.
+Rare cases of some kernels (RARE_WITHIN) stand in loops within the loop, which are left out of both. What a piece of keys
+of paged_tiles_kernel executes, instructions.py limits.
 """
 import re
 import sys
@@ -22,15 +22,29 @@ LEAST = {
     "delta_prepare": 0.8, "delta_rows_grad": 4.1, "delta_scan": 3.4, "delta_scan_grad": 3.4, "grouped_mma": 16.6,
     "grouped_mma_grad": 13.6, "lora_down": 6.0, "lora_down_grad": 8.1, "lora_up_grad": 10.5, "matmul_sum": 6.6,
     "paged_delta_chunks": 1.8, "paged_delta_prepare": 2.6, "paged_delta_row": 1.3, "paged_mma_kernel": 1.5,
-    "paged_sm90_kernel": 0.7, "paged_tiles_kernel": 2.1, "row_few_kernel": 8.0, "row_mma_kernel": 6.0,
+    "paged_sm90_kernel": 0.7, "paged_tiles_kernel": 3.1, "row_few_kernel": 8.0, "row_mma_kernel": 6.0,
     "row_wgmma_kernel": 5.5,
 }
+RARE_WITHIN = {"paged_tiles_kernel"}
 RUNS_AHEAD = {"row_wgmma_kernel", "matmul_sum"}
 WGMMA, MMA = 0x9f0, {0x23c, 0x237, 0x23d}  # HGMMA, whose first factor may be in registers; HMMA, IMMA, BMMA
 
 
 def products(code):
     return sum(low & 0xbff == WGMMA or low & 0xfff in MMA for low, _ in code)
+
+
+def of_loop(code, rare_within):
+    """The instructions of the smallest loop that has the most products; empty where no loop has one."""
+    loops = machine_code.loops(code)
+    found = {loop: products(code[loop[0]:loop[1] + 1]) for loop in loops}
+    most = max(found.values(), default=0)
+    if most == 0:
+        return []
+    first, last = min((loop for loop in loops if found[loop] == most), key=lambda loop: loop[1] - loop[0])
+    within = {i for begin, end in loops if rare_within and first <= begin and end <= last and (begin, end) != (first, last)
+              for i in range(begin, end + 1)}
+    return [code[i] for i in range(first, last + 1) if i not in within]
 
 
 def waits(code):
@@ -53,14 +67,11 @@ def main():
     shares, wrong = {}, []
     for arch, elf in machine_code.cubins(open(sys.argv[1], "rb").read()):
         for name, code in machine_code.sections(elf) if arch == 90 else ():
-            order = machine_code.instructions(code)
-            loops = [order[first:last + 1] for first, last in machine_code.loops(order)]
-            most = max(map(products, loops), default=0)
-            if most == 0:
+            kernel = next((each for each in identifiers(name) if not re.fullmatch(r"qeng|_GLOBAL__N_\w+", each)), None)
+            inner = of_loop(machine_code.instructions(code), kernel in RARE_WITHIN)
+            if not inner:
                 continue
-            inner = min((loop for loop in loops if products(loop) == most), key=len)
-            kernel = next(each for each in identifiers(name) if not re.fullmatch(r"qeng|_GLOBAL__N_\w+", each))
-            shares.setdefault(kernel, []).append(100 * most / len(inner))
+            shares.setdefault(kernel, []).append(100 * products(inner) / len(inner))
             if kernel in RUNS_AHEAD and (left := waits(inner)) != [1]:
                 wrong.append(f"{name}: its waits leave {left} batches running, not 1 by one wait")
     for kernel, each in sorted(shares.items()):
