@@ -141,6 +141,7 @@ struct CopyPages {
 // from such a pool but from [k_exact], with their values from [v_exact], for each side that has codes:
 // k_exact: [exact slots, kv_heads, head_dim] f32, bf16 or f16   v_exact: likewise
 // exact: [sequences, most] i32, the page there of a page of the sequence; -1 where no query needs one
+// Where there are codes and q is bf16, a device may round levels of keys to f16 and values to bf16, as it does probabilities.
 struct PagedAttention {
   static constexpr const char* name = "paged_attention";
   View q, k_pool, v_pool, pages, cu_q, lengths, o;

@@ -76,10 +76,9 @@ local function own_dtype(weights)
 end
 
 -- Loads a folder `dir` (config.json, safetensors, tokenizer), a GGUF file, or a name on the hub. opt:
---   dtype        f32 or bf16, of weights and activations; fp8: for training, bf16 with products in E4M3
---                (model/fp8.lua). By default the file's own; then matrices of f16 stay as they are stored, and all is
---                computed in f32. A GGUF file's matrices of f16 and of block formats, and of bf16 under f32, stay as
---                they are stored.
+--   dtype        f32 or bf16, of weights and activations; fp8: for training (model/fp8.lua). By default the file's own;
+--                then matrices of f16 stay as they are stored, and all is computed in f32. A GGUF file's matrices of
+--                f16 and of block formats, and of bf16 under f32, stay as they are stored.
 --   writable     the weights get memory of their own, for full fine-tuning
 --   weights      for other weights on the CPU. "map" reads them where the file is mapped. "copy" reads them from a copy
 --                in large pages, which is faster, and is the default if memory has room for two. "stream" reads them
