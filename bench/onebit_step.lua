@@ -32,7 +32,7 @@ local tiny = {
   num_attention_heads = 4, num_key_value_heads = 2,
   intermediate_size = 96, rms_norm_eps = 1e-5, rope_theta = 10000, hidden_act = "silu",
 }
-local shape, values = opt.shape == "tiny" and tiny or shapes[opt.shape], {}
+local shape, values = opt.shape == "tiny" and tiny or shapes.find(opt.shape), {}
 if not shape then q.error("value", ("--shape %s: one of 1b 3b 7b 8b 13b 70b 90b tiny"):format(opt.shape)) end
 for key, value in pairs(shape) do values[key] = value end
 values.vocab_size, values.tie_word_embeddings, values.max_position_embeddings = opt.vocab, false,

@@ -3280,9 +3280,13 @@ function q.train(opt) end
 ---@field kv? string
 ---@field device_budget? number
 ---@field host_budget? number
+---@field machine? string  one that is not here: "gb10", "h200" and others (scripts/qeng/plan/machines.lua)
 ---@field bandwidth? number
 ---@field flops? number
 ---@field link? number
+---@field examples? number  training: of a dataset, for the time that they take
+---@field example_tokens? number
+---@field epochs? number
 
 ---@class Plan
 ---@field accounts table<string, number>

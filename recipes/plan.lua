@@ -3,15 +3,18 @@
 --   qeng recipes/plan.lua --model 7b                          # all ways of training it, and inference
 --   qeng recipes/plan.lua --model DIR --mode lora --row-tokens 2048 --recompute
 --   qeng recipes/plan.lua --model 13b --mode lora --stored q4_k --device-budget 6G --host-budget 16G --link 25
+--   qeng recipes/plan.lua --model qwen3.5 --device gb10 --examples 24315 --example-tokens 3000   # which trains there
 
 local q = require "qeng"
 local options = require "qeng.console.options"
+local machines = require "qeng.plan.machines"
 local plan_text = require "qeng.plan.text"
+local shapes = require "qeng.plan.shapes"
 
 local opt = q.options {
   "Says what training or inference of a model needs, before anything is loaded.",
-  { "model", nil, "config.json, folder, GGUF file, name on a hub, or a shape: 1b 3b 7b 8b 13b 70b 90b",
-    required = true },
+  { "model", nil, "config.json, folder, GGUF file, name on a hub, or a shape: " .. table.concat(shapes.names(), " ")
+    .. "; or all of qwen3.5", required = true },
   "model_file", "plan",
   { "mode", "all", "what to plan", choices = { "all", "full", "lora", "onebit", "inference" } },
   { "active", 1.5e9, "one-bit training by phases: weights that learn at once; 0: all", min = 0 },
@@ -24,17 +27,23 @@ local opt = q.options {
 if (opt.bandwidth > 0) ~= (opt.flops > 0) then
   q.error("usage", "--bandwidth and --flops go together: they stand in for a device that is not here")
 end
+if machines.has(opt.device) then opt.machine, opt.device = opt.device, "cpu" end
 q.use_device(opt)
 
 local function rate(value, unit) return value > 0 and value * unit or nil end
-local function plan(mode, active)
-  local given = { model = opt.model, model_file = opt.model_file }
+local function plan(mode, active, model)
+  local given = { model = model or opt.model, model_file = opt.model_file }
   for _, entry in ipairs(options.entries "plan") do given[entry[1]] = opt[entry[1]] end
   given.mode, given.active = mode, active and active > 0 and active or nil
   given.bandwidth, given.flops, given.link = rate(opt.bandwidth, 1e9), rate(opt.flops, 1e12), rate(opt.link, 1e9)
   local frozen = opt.mode ~= "all" or mode == "lora" or mode == "inference"  -- which of all ways --stored is of
   if not frozen then given.stored = nil end
   return q.plan(given)
+end
+local family = shapes.family(opt.model)
+if family[1] then
+  return print(plan_text.family(function(model, mode) return plan(mode, nil, model) end, family,
+    opt.mode == "all" and { "full", "lora" } or { opt.mode }))
 end
 if opt.mode ~= "all" then return print(plan(opt.mode, opt.active)) end
 print(plan_text.compare(plan, opt.active))

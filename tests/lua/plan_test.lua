@@ -192,6 +192,33 @@ assert(rows:find "\nlora +[%d.]+ MB" and rows:find "\nonebit +rows of one_bit %[
 fails("unsupported", "unknown keys num_experts_per_tok", compare,
   ways { num_experts_per_tok = 2, num_local_experts = 8 }, 0)
 
+-- A machine that is not here: its published figures in place of this one's, and its memory; with one memory, what does
+-- not fit is read from the file. A dataset's tokens, over the step's, are its time.
+local planned = q.plan { model = "qwen3.5-0.8b", mode = "lora", machine = "GB10", row_tokens = 64, examples = 1000,
+  example_tokens = 640, epochs = 3 }
+assert(#planned.devices == 1 and planned.devices[1].name == "GB10" and planned.devices[1].memory == 128e9)
+assert(not planned.link, "one memory has no link")
+assert(planned.parameters > 0.75e9 and planned.parameters < 0.76e9, planned.parameters)  -- 752 million, as published
+local text = tostring(planned)
+assert(text:find "Fits on GB10 %(DGX Spark, GB10%): [%d.]+ GB of 128.0 GB")
+assert(text:find "1000 examples of 640 tokens, 3 epochs: 1.92 million tokens; at the limits ")
+local bound = math.max(planned.step.bytes / 273e9, planned.step.flops_bf16 / 125e12 + planned.step.flops_f32 / 31e12)
+assert(planned.step.seconds >= bound * 0.999, "a step is no faster than memory and arithmetic are")
+local large = q.plan { model = "90b", mode = "inference", machine = "gb10", context = 64 }
+assert(large.devices[1].placed.host == 0 and large.devices[1].placed.file > 0, "weights of one memory are in no other")
+assert(q.plan({ model = "90b", mode = "inference", machine = "h100", context = 64 }).devices[1].placed.host > 0)
+fails("value", "there is no machine gb11; there are a100, gb10,", q.plan, { model = "1b", machine = "gb11" })
+fails("value", "give the machine or these", q.plan, { model = "1b", machine = "gb10", bandwidth = 1e9, flops = 1e12 })
+local shapes = require "qeng.plan.shapes"
+assert(table.concat(shapes.family "Qwen3.5", " ") == "qwen3.5-0.8b qwen3.5-2b qwen3.5-4b qwen3.5-9b qwen3.5-27b "
+  .. "qwen3.5-35b-a3b" and #shapes.family "7b" == 0)
+local small = require("qeng.plan.text").family(function(name, mode)
+  return q.plan { model = config_of(name == "tied"), mode = mode, row_tokens = 64, machine = "h100", examples = 1e6 }
+end, { "tied", "untied" }, { "full", "lora" })
+assert(small:find "^model +total +at least +step +tokens/s +the data +fits\n" and
+  small:find "\ntied full +[%d.]+ MB +[%d.]+ MB +[%d.]+ us +%d+ +%d+ min %d+ s +h100: yes\n" and
+  small:find "\nuntied lora " and small:find "\n1000000 examples of 1000 tokens, 1 epoch: 1000 million tokens\n", small)
+
 -- A name on a hub: only the configuration and the tokenizer of the model are fetched, not its weights.
 local cache, fetched = os.tmpname(), {}
 q.fs.remove(cache)

@@ -48,8 +48,13 @@ expect '^kv +1.6 MB' "$out/log"
 plan --model recipes/tiny/config.json --mode inference --context 64 --kv auto
 expect '^kv auto: counted as tq4' "$out/log"
 
+# A machine that is not here, by name.
+"$QENG" recipes/plan.lua --model qwen3.5-0.8b --device gb10 --row-tokens 64 --mode lora --examples 100 > "$out/log" 2>&1
+expect '^100 examples of 1000 tokens, 1 epoch: 0.1 million tokens; at the limits [0-9.]+ ' "$out/log"
+expect '^Fits on gb10 \(DGX Spark, GB10\): ' "$out/log"
+
 refuses 'plan: 6b is no file, no folder and no shape' --model 6b
-refuses 'shapes are 1b, 3b, 7b, 8b, 13b, 70b, 90b' --model nowhere/config.json
+refuses 'shapes are qwen3.5-0.8b, 1b, qwen3.5-2b, 3b, .*, 90b' --model nowhere/config.json
 refuses '--device-budget lots: expected a size, as 500M, 1.5G' --model 7b --mode lora --device-budget lots
 echo '[1' > "$out/config.json"
 refuses 'config.json: not a JSON object: parse error at line' --model "$out/config.json"

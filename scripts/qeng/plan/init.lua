@@ -9,7 +9,7 @@
 --
 -- model: a folder (config.json is enough), a GGUF file, a config.json, a name on a hub (its weights are not fetched), a
 -- name of plan/shapes.lua, or a table of config.json's keys. The other options are the set "plan", below. Without
--- bandwidth and flops the plan is for this device, at its measured limits.
+-- machine, or bandwidth and flops, the plan is for this device, at its measured limits.
 
 local config = require "qeng.model.config"
 local experts = require "qeng.model.experts"
@@ -17,6 +17,7 @@ local inertia = require "qeng.onebit.inertia"
 local hub = require "qeng.hub"
 local kv_option = require "qeng.infer.kv_option"
 local kv_types = require "qeng.model.kv_types"
+local machines = require "qeng.plan.machines"
 local names = require "qeng.gguf.names"
 local models = require "qeng.model"
 local onebit = require "qeng.onebit"
@@ -33,18 +34,11 @@ local train = require "qeng.train"
 
 -- ---------------------------------------------------------------- the model
 
-local function shape_names()
-  local found = {}
-  for name in pairs(shapes) do found[#found + 1] = name end
-  table.sort(found, function(a, b) return tonumber(a:match "%d+") < tonumber(b:match "%d+") end)
-  return found
-end
-
 local folders = {}  -- of names on a hub, which is asked once: {path, whole}
 
 -- The path of `model`, and whether weights may be read there.
 local function find(model)
-  if shapes[model:lower()] then return model, true end
+  if shapes.find(model) then return model, true end
   if folders[model] and q.fs.kind(folders[model].path) then return folders[model].path, folders[model].whole end
   local path, whole = hub.resolve_texts(model)
   if path ~= model then folders[model] = { path = path, whole = whole } end
@@ -79,11 +73,11 @@ local function source_of(opt)
     elseif kind == "file" then
       values = config.values(path)
     else
-      values = shapes[values:lower()]
+      values = shapes.find(values)
       if not values then
-        local near = options.nearest(name, shape_names())
+        local near = options.nearest(name, shapes.names())
         q.error("value", ("plan: %s is no file, no folder and no shape%s; shapes are %s"):format(name,
-          #near > 0 and " (did you mean " .. near[1] .. "?)" or "", table.concat(shape_names(), ", ")))
+          #near > 0 and " (did you mean " .. near[1] .. "?)" or "", table.concat(shapes.names(), ", ")))
       end
     end
     if not whole and values.quantization_config ~= nil then
@@ -371,6 +365,7 @@ options.set("plan", {
     max = most_tokens },
   { "batch", 1, "inference: sequences at once", min = 1, max = 4096 },
   "kv",
+  { "machine", nil, "a machine that is not here: " .. table.concat(machines.names(), ", ") },
   { "bandwidth", nil, "bytes a second of a GPU that is not here; with flops", kind = "bytes" },
   { "flops", nil, "of a GPU that is not here, in its dtype; with bandwidth", min = 1, number = true },
   { "link", nil, "bytes a second from host to device, for streamed weights", kind = "bytes" },
@@ -379,6 +374,9 @@ options.set("plan", {
     .. "rest is read from the file); on the CPU that of the whole process, as --device-budget is where " ..
       "weights have to be "
     .. "streamed", kind = "bytes" },
+  { "examples", nil, "training: examples of a dataset, for the time that they take", min = 1, number = true },
+  { "example_tokens", 1000, "tokens of an example", min = 1, number = true },
+  { "epochs", 1, "how often each example is met", min = 0, number = true },
 })
 
 -- The options as given, with their defaults, checked.
@@ -403,6 +401,9 @@ local function checked(given)
   end
   if (opt.bandwidth ~= nil) ~= (opt.flops ~= nil) then
     q.error("value", "plan: bandwidth and flops go together: they stand in for a device that is not here")
+  end
+  if opt.machine and (opt.bandwidth or opt.link) then
+    q.error("value", ("plan: %s has a bandwidth, flops and a link: give the machine or these"):format(opt.machine))
   end
   if opt.mtp and opt.mode == "onebit" then
     q.error("unsupported", "plan: one-bit training has no head that drafts tokens (mtp)")
@@ -441,31 +442,37 @@ return function(given)
   if type(given) ~= "table" then q.error("value", "plan: expected a table of options, as q.plan { model = \"7b\" }") end
   local opt = checked(given)
   local make, name, folder = source_of(opt)
-  local limits = opt.bandwidth and { bandwidth = opt.bandwidth, flops_f32 = opt.flops, flops_bf16 = opt.flops,
-    gpu = true } or q.limits()
+  local machine = opt.machine and machines.find(opt.machine)
+  local limits = machine and { bandwidth = machine.bandwidth, flops_f32 = machine.flops_f32,
+    flops_bf16 = machine.flops_bf16, gpu = true }
+    or opt.bandwidth and { bandwidth = opt.bandwidth, flops_f32 = opt.flops, flops_bf16 = opt.flops, gpu = true }
+    or q.limits()
   local plan = rehearse(make, opt, limits)
   plan.name, plan.mode, plan.given = name, opt.mode, opt
-  plan.on_host = plan.device == "cpu" and not opt.bandwidth  -- with figures of its own it is a GPU that is not here
+  plan.on_host = plan.device == "cpu" and not opt.bandwidth and not machine  -- with these it is a GPU that is not here
   plan.process = plan.on_host and process_bytes(plan, folder) or 0
-  local all = place(plan, nil, nil, plan.on_host)
+  local one_memory = plan.on_host or machine and machine.shared  -- what does not fit is read from the file
+  local all = place(plan, nil, nil, one_memory)
   plan.total, plan.least = all.total, all.least
   local budget, failed
   budget, plan.counted = room(plan, opt)
-  plan.placed, failed = place(plan, budget, opt.host_budget, plan.on_host)
+  plan.placed, failed = place(plan, budget, opt.host_budget, one_memory)
   plan.fits = plan.placed ~= nil
   plan.least_host = (plan.placed or failed).least_host
   plan.placed = plan.placed or all
   plan.least_budget = plan.least + plan.counted
   if not opt.host_budget then plan.least_budget = math.min(plan.least_budget, plan.total) end
   plan.devices = {}
-  for i, device in ipairs(q.devices()) do
-    local here = device.name == "cpu"
+  local there = machine and { name = opt.machine, description = machine.description, memory = machine.memory }
+  for i, device in ipairs(there and { there } or q.devices()) do
+    local here = there and machine.shared or device.name == "cpu"
     plan.devices[i] = { name = device.name, description = device.description, memory = device.memory,
       placed = (place(plan, device.memory - (here and plan.process or 0), nil, here)) }
   end
   local passes = opt.mode == "inference" and 1 or 2 * opt.accumulate  -- backward wants each layer once more
   plan.step.moved = plan.placed.streamed * passes + plan.placed.written * opt.accumulate
-  plan.step.transfer = opt.link and plan.step.moved / opt.link or nil
+  plan.link = opt.link or machine and machine.link
+  plan.step.transfer = plan.link and plan.step.moved / plan.link or nil
   plan.step.tokens = opt.mode == "inference" and opt.batch or opt.rows * opt.row_tokens * opt.accumulate
   return setmetatable(plan, plan_text)
 end

@@ -123,10 +123,21 @@ local function step_line(plan)
   if step.moved > 0 then
     line = line .. ("\n%s streamed a step"):format(bytes(step.moved))
     line = line .. (step.transfer and (": %s at %s/s, %.0f %% of it hidden at best"):format(
-      seconds(step.transfer), bytes(plan.given.link),
+      seconds(step.transfer), bytes(plan.link),
       100 * math.min(1, step.seconds / step.transfer)) or "; give the link's rate (--link, GB/s) for its time")
   end
   return line
+end
+
+-- Seconds of training on the examples that were asked about, at the limits; nil: none were.
+local function seconds_of_data(plan)
+  local opt, step = plan.given, plan.step
+  if not opt.examples or plan.mode == "inference" or step.seconds == 0 then return nil end
+  return opt.examples * opt.example_tokens * opt.epochs / step.tokens * math.max(step.seconds, step.transfer or 0)
+end
+local function data_line(opt)
+  return ("%d examples of %g tokens, %g %s: %.4g million tokens"):format(opt.examples, opt.example_tokens, opt.epochs,
+    opt.epochs == 1 and "epoch" or "epochs", opt.examples * opt.example_tokens * opt.epochs / 1e6)
 end
 
 -- What the figures leave out, and where the plan differs from what was asked for.
@@ -163,6 +174,8 @@ function text.__tostring(plan)
     bytes(placed.file))
   notes(plan, lines)
   lines[#lines + 1] = step_line(plan)
+  local whole = seconds_of_data(plan)
+  if whole then lines[#lines + 1] = data_line(plan.given) .. "; at the limits " .. seconds(whole) end
   lines[#lines + 1] = text.sentence(plan)
   return table.concat(lines, "\n")
 end
@@ -185,35 +198,65 @@ end
 -- Codes of errors that are about the model, or about one way of training it.
 local of_the_model = { unsupported = true, shape = true, dtype = true, value = true, format = true }
 
--- A line for each way of plan(mode, active), and where it would fit. A way that cannot be planned says why; if none
--- can, that is the error. active: weights that learn at once by phases; 0: no phases.
-function text.compare(plan, active)
-  local ways = { { "full" }, { "lora" }, { "onebit" }, { "inference" } }
-  if active > 0 then table.insert(ways, 4, { "onebit", active, name = "by phases" }) end
-  local lines, below, weights, failed = { ("%-12s %12s %12s %12s   %s"):format("mode", "total", "at least", "step",
-    "fits") }, {}, nil, nil
+-- A line for each of `ways`: {name, function that returns its plan}; then what the figures leave out. One that cannot
+-- be planned says why; if none can, that is the error. Returns also the last plan.
+local function rows(title, ways)
+  local shown, below, last, failed, data = {}, {}, nil, nil, nil
   for _, way in ipairs(ways) do
-    local name, one, why = way.name or way[1], q.try(plan, way[1], way[2])
+    local one, why = q.try(way[2])
     if not one then
       if not of_the_model[why.code] then error(why, 0) end
       failed = failed or why
-      lines[#lines + 1] = ("%-12s %s"):format(name, why.message)
+      shown[#shown + 1] = { way[1], why = why.message }
     else
       local where = {}
       for _, device in ipairs(one.devices) do
         where[#where + 1] = device.name .. ": " ..
           (not device.placed and "no" or device.placed.streamed > 0 and "streamed" or "yes")
       end
-      weights, below = one.parameters, {}
+      last, below = one, {}
       notes(one, below)
-      lines[#lines + 1] = ("%-12s %12s %12s %12s   %s"):format(name, bytes(one.total), bytes(one.least),
-        one.step.seconds > 0 and seconds(one.step.seconds) or "", table.concat(where, ", "))
+      local step, whole = one.step, seconds_of_data(one)
+      data = data or whole and data_line(one.given)
+      local at_best = math.max(step.seconds, step.transfer or 0)
+      shown[#shown + 1] = { way[1], bytes(one.total), bytes(one.least), at_best > 0 and seconds(at_best) or "",
+        at_best > 0 and ("%.0f"):format(step.tokens / at_best) or "", whole and seconds(whole) or "",
+        table.concat(where, ", ") }
     end
   end
-  if not weights then error(failed, 0) end
+  if not last then error(failed, 0) end
+  local form = "%-24s %12s %12s %12s %12s" .. (data and " %12s" or "%.0s") .. "   %s"
+  local lines = { form:format(title, "total", "at least", "step", "tokens/s", "the data", "fits") }
+  for _, row in ipairs(shown) do
+    lines[#lines + 1] = row.why and ("%-24s %s"):format(row[1], row.why) or form:format(unpack(row))
+  end
+  if data then lines[#lines + 1] = data end
   for _, line in ipairs(below) do lines[#lines + 1] = line end
+  return lines, last
+end
+
+-- The ways of plan(mode, active) for one model, and where each would fit. active: weights that learn at once by phases;
+-- 0: no phases.
+function text.compare(plan, active)
+  local ways = {}
+  for _, mode in ipairs { "full", "lora", "onebit" } do ways[#ways + 1] = { mode, function() return plan(mode) end } end
+  if active > 0 then ways[#ways + 1] = { "by phases", function() return plan("onebit", active) end } end
+  ways[#ways + 1] = { "inference", function() return plan "inference" end }
+  local lines, last = rows("mode", ways)
+  local weights = last.parameters
   lines[#lines + 1] = "\n" .. announced(weights, math.min(active > 0 and active or weights, weights))
   return table.concat(lines, "\n")
+end
+
+-- Each model of a family in each of the modes, by plan(name, mode).
+function text.family(plan, models, modes)
+  local ways = {}
+  for _, model in ipairs(models) do
+    for _, mode in ipairs(modes) do
+      ways[#ways + 1] = { model .. " " .. mode, function() return plan(model, mode) end }
+    end
+  end
+  return table.concat((rows("model", ways)), "\n")
 end
 
 return text

@@ -33,7 +33,7 @@ return function(server)
       problem.raise(400, "kv: bases= names a folder of the server, which a plan does not read", "kv")
     end
     local asked = given.model
-    if not shapes[asked:lower()] then given.model = server.jobs:path("model", asked, "model") end
+    if not shapes.find(asked) then given.model = server.jobs:path("model", asked, "model") end
     local name = os.tmpname()
     running = q.host.process(server.jobs:words("plan", taken, given), { output = name })
     local output = io.open(name, "rb")
