@@ -894,7 +894,7 @@ Timed time_of(Backend& backend, const std::vector<Op>& sets, double seconds) {
   backend.synchronize();
   const int repeats = std::max(1, static_cast<int>(seconds / std::max(1e-7, now() - start)));
   std::vector<double> tries;
-  for (int i = 0; i < kTries; ++i) {
+  for (int i = 0; i < (seconds > 0 ? kTries : 1); ++i) {
     start = now();
     for (int r = 0; r < repeats; ++r) cycle();
     backend.synchronize();
@@ -902,7 +902,7 @@ Timed time_of(Backend& backend, const std::vector<Op>& sets, double seconds) {
   }
   std::sort(tries.begin(), tries.end());
   const size_t nodes = recording ? recording->nodes() : 0;
-  return {tries[kTries / 2], tries[0], static_cast<double>(nodes) / static_cast<double>(sets.size())};
+  return {tries[tries.size() / 2], tries[0], static_cast<double>(nodes) / static_cast<double>(sets.size())};
 }
 
 bool uses_bf16(const Op& op) {

@@ -225,12 +225,13 @@ part_bits() {
 }
 
 part_streaming() {
-  local name
+  local names=(stream_device onebit_stream_test program_test)
+  ((!emulated)) || names=(program_test)  # CTest runs the others and the recordings there
   export QENG_BACKENDS=cuda
-  summary "a model and one-bit training streamed to the device, a program that failed, recordings"
+  summary "${names[*]}$( ((emulated)) || echo ", recordings")"
   {
-    for name in stream_device onebit_stream_test program_test; do printf '%q %q %s\n' "$qeng" "$tests/$name.lua" "$device"; done
-    [[ ! -x $conformance ]] || printf '%q %q\n' "$conformance" '*recording*'
+    for name in "${names[@]}"; do printf '%q %q %s\n' "$qeng" "$tests/$name.lua" "$device"; done
+    ((emulated)) || [[ ! -x $conformance ]] || printf '%q %q\n' "$conformance" '*recording*'
   } | side_by_side
 }
 

@@ -37,17 +37,19 @@ local function train(run, steps)
 end
 local function bytes_of(account) return q.memory()[account] and q.memory()[account].bytes or 0 end
 
+-- In the emulator a step takes seconds.
+local last = os.getenv "QENG_TEST_DEVICE" and 12 or 40
 for _, dtype in ipairs { "f32", "bf16" } do
-  local plain, coded = train(new(dtype, {}), 40), train(new(dtype, { moment_bits = 8 }), 40)
-  local both = dtype == "bf16" and train(new(dtype, { moment_bits = 8, gradients = "bf16" }), 40) or coded
-  assert(plain[40] < 0.3 * plain[1], "nothing was learned")
+  local plain, coded = train(new(dtype, {}), last), train(new(dtype, { moment_bits = 8 }), last)
+  local both = dtype == "bf16" and train(new(dtype, { moment_bits = 8, gradients = "bf16" }), last) or coded
+  assert(plain[last] < (last == 40 and 0.3 or 0.8) * plain[1], "nothing was learned")
   for i, loss in ipairs(plain) do
     for _, other in ipairs { coded[i], both[i] } do
       assert(math.abs(other - loss) < 0.05 * plain[1], ("step %d: %.4f, in f32 %.4f"):format(i, other, loss))
     end
   end
-  print(("%s: losses from %.3f to %.4f; with codes %.4f, and gradients in bf16 %.4f"):format(dtype, plain[1], plain[40],
-    coded[40], both[40]))
+  print(("%s: losses from %.3f to %.4f; with codes %.4f, and gradients in bf16 %.4f"):format(dtype, plain[1],
+    plain[last], coded[last], both[last]))
 end
 collectgarbage()
 
