@@ -19,8 +19,8 @@ of a warp takes 64 elements of 32 rows.
 Attention over a paged cache of codes (paged_tiles.cu, the forms for decoding) takes a piece of 256 keys of a head in a pass
 of its loop, from finding it to writing its sums. Much of that loop is rare (keys that are rows, the ends of a sequence,
 other widths), so the shortest way through it is counted that has all products of a piece, each with the look-ups of codes
-of 4 bits, all copies, and one part of q; of a block's four warps the first also takes the piece from the plan and
-finds it. Left out is what a block does once, which fills the tables, and the merging of partial sums.
+of 4 bits, and all copies; of a block's four warps the first also takes the piece from the plan and finds it, the second
+loads q. Left out is what a block does once, which fills the tables, and the merging of partial sums.
 
 Some instruction of the loop must move on by just as many bytes of a row; else codes are no longer taken so. Each kernel
 has a limit, and no kernel of the library may use local memory. With NVDISASM, its reading of the counted files is compared.
@@ -56,7 +56,7 @@ LIMITS = {
     ("cache bf16", 64): 7.1, ("cache bf16", 128): 4.7, ("cache bf16", 256): 3.0,  # the second: dimensions of a head
     ("cache f16", 64): 7.9, ("cache f16", 128): 5.0, ("cache f16", 256): 3.2,
     ("F16 x f32", 32): GOAL, ("F16 x bf16", 32): GOAL,
-    ("4-bit codes", 64): 6.2, ("4-bit codes", 128): 6.0,
+    ("4-bit codes", 64): 5.8, ("4-bit codes", 128): 6.0,
 }
 CACHE_KEYS = 64  # of a pass
 FEW_DEPTH = 64  # elements of a row of f16 weights, likewise
@@ -178,7 +178,7 @@ def of_few(kernel, code, found):
 def of_codes(dim, code):
     """The same of a piece of keys and values that are codes of 4 bits."""
     runs, tiles = dim // 32, PIECE_KEYS // TILE_KEYS
-    chunks = (TILE_KEYS * dim // 2 + 2 * TILE_KEYS) // 16  # of a tile, with its scales
+    chunks = TILE_KEYS * dim // 2 // 16  # of a tile's codes; a warp copies all its scales at once
     # A warp has the keys of a quarter of the tiles, and of all values a run or more, or half a run.
     products = tiles // WARPS * runs * 2 + tiles * max(1, runs * 2 // WARPS)
     copies = tiles // WARPS * math.ceil(chunks / 32) + 1 + tiles // 2 * max(1, runs // WARPS)
@@ -189,14 +189,16 @@ def of_codes(dim, code):
         mma = kinds.count(0x23c)
         if of_size(0x984, 4) < 4 * mma or 0 < mma < 4:  # LDS: a product takes four pairs of levels; some tiles alone are rare
             return None
-        return mma, kinds.count(0xfae), kinds.count(0x9a8), of_size(0x981, 6)  # HMMA, LDGSTS, ATOMG.ADD, LDG.128
+        # HMMA, LDGSTS, ATOMG.ADD, LDG.128, VOTE
+        return mma, kinds.count(0xfae), kinds.count(0x9a8), of_size(0x981, 6), kinds.count(0x806)
 
     loop = max(machine_code.loops(code), key=lambda loop: loop[1] - loop[0])
-    ways = [machine_code.shortest_way(code, loop, (products, copies, first, 1 + 2 * first), counts) for first in (0, 1)]
+    ways = [machine_code.shortest_way(code, loop, (products, copies, *more), counts)
+            for more in ((1, 2, 3), (0, runs, 0), (0, 0, 0))]
     if None in ways:
         sys.exit(f"FAILED: codes, {dim} dimensions: no way through the loop has {products} products and {copies} copies: tell "
                  "tests/gpu/instructions.py how to count")
-    return 32 * (ways[0] * (WARPS - 1) + ways[1]) / (PIECE_KEYS * (dim + 4))
+    return 32 * (sum(ways) + ways[-1] * (WARPS - len(ways))) / (PIECE_KEYS * (dim + 4))
 
 
 def faults(figures, limits):

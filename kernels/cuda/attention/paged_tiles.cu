@@ -24,28 +24,29 @@ __global__ void __launch_bounds__(kThreads, 2) paged_tiles_kernel(PagedSides a, 
   ptx::begin_ahead();
   char* tables = shared_memory();
   Worker<F> worker(a, layout, *reinterpret_cast<Shared<F>*>(tables + layout.bytes()));
-  const PagedItem& item = worker.s.task.item;
+  const Task& task = worker.s.task;
   bool filled = false;
-  while (worker.next_item()) {
-    for (worker.turn = 0; worker.turn < worker.s.task.rows; worker.turn += F::kRows) {
-      Sums<F> all;
-      all.clear();
-      for (int i = 0; i < item.pieces; ++i) {
-        if (i + worker.turn > 0) worker.next_piece(item.piece + i);
-        worker.begin_piece(item.piece + i);
-        if (!filled) {
-          if (a.keys.codes) fill_tables<kThreads>(tables, layout, a.keys.shape, a.keys.levels, false);
-          if (a.values.codes) fill_tables<kThreads>(tables, layout, a.values.shape, a.values.levels, true);
-          filled = true;
-        }
-        if (i == 0) worker.begin_turn();
-        Sums<F> sums;
-        sums.clear();
-        worker.attend(sums);
-        worker.end_piece(sums, all);
+  Sums<F> all;
+  while (worker.next_piece()) {
+    if (!a.out.partial && task.begins) all.clear();
+    if (task.item.pieces > 0) {
+      worker.begin_piece();
+      if (!filled) {
+        if (a.keys.codes) fill_tables<kThreads>(tables, layout, a.keys.shape, a.keys.levels, false);
+        if (a.values.codes) fill_tables<kThreads>(tables, layout, a.values.shape, a.values.levels, true);
+        filled = true;
       }
-      if (!a.out.partial) worker.write(all);
+      if (task.begins) worker.begin_turn();
+      Sums<F> sums;
+      sums.clear();
+      worker.attend(sums);
+      if (a.out.partial) {
+        worker.put_partial(sums);
+        continue;
+      }
+      worker.merge(sums, all);
     }
+    if (task.piece + 1 >= task.pieces_end) worker.write(all);
   }
 }
 

@@ -27,8 +27,10 @@ struct Form {
 
 // An item, as its first warp finds it for all.
 struct Task {
-  int next;  // its number, or one past the last
-  int kv_head, rows;
+  int number;       // among all, or one past the last
+  int piece, turn;  // what is being done: rows from `turn` on of the item
+  int begins;       // the piece is the turn's first
+  int kv_head, rows, pieces_end;
   int end, lowest, recent;  // keys that some row sees: [lowest, end); from `recent` on, rows beside codes
   int partial;              // of a divided plan: where its first row is, in floats
   PagedItem item;
@@ -38,9 +40,9 @@ struct Task {
 };
 
 // Which tiles of a piece some row takes codes or rows of, a bit each, those of values kPieceTiles higher than those of
-// keys; and of which tiles some row does not see all keys.
+// keys; of which tiles some row does not see all keys; and which need more than codes, keys or values.
 struct Needs {
-  uint32_t codes, rows, edges;
+  uint32_t codes, rows, edges, care;
 };
 constexpr uint32_t kEveryTile = (1u << kPieceTiles) - 1;
 
@@ -55,9 +57,10 @@ struct Shared {
   };
   char values[kWarps][F::kStagedValues][F::kOwnRuns][kRunBytes];  // each warp's runs
   uint32_t value_scales[kPieceTiles][kv_codes::kLanes / 2];
-  float4 tops[F::kRows], totals[F::kRows];               // a number of each warp
-  float factors[F::kRows], ups[F::kRows];                // of a row: for its scores; what its q was multiplied by
-  uint32_t code_tiles[2][kPieceTiles / 2];               // where codes are: of even tiles, and of odd ones
+  float4 tops[F::kRows], totals[F::kRows];  // a number of each warp
+  float factors[F::kRows], late[F::kRows];  // of a row, for its scores; and what is left to the softmax of that
+  float ups[F::kRows];                      // what its q was multiplied by
+  uint32_t code_tiles[2][kPieceTiles / 2];  // where codes are: of even tiles, and of odd ones
   int key_slots[kPieceTiles], value_slots[kPieceTiles];  // where rows are
   Needs needs;
   Task task;

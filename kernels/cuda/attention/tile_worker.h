@@ -12,9 +12,12 @@ struct Worker {
   const CodeReader key_levels, value_levels;
   const int lane, warp, g, t, items;
   int own_bits[F::kOwnRuns], own_bytes[F::kOwnRuns], own_chunks[F::kOwnRuns];  // of the warp's runs in a tile of codes
-  int key_chunks;                                                              // of 16 bytes, of a tile of keys
-  const char *keys_from, *values_from, *scales_from;  // what the thread takes of tile 0 of a pool
-  int turn, first, last;                              // first, last: keys of the piece
+  int key_chunks;                                                              // of 16 bytes, of a tile's codes of keys
+  const uint32_t wide_keys, narrow_keys;                                       // runs of keys, a bit each
+  const char *keys_from, *values_from;  // what the thread takes of tile 0 of a pool
+  const char* scales_from;              // and of the scales: two lanes to each of the warp's tiles, first those of keys
+  uint32_t scales_every, scales_to, scales_bit;  // bytes of a tile there; where they go; which codes must be there
+  int turn, first, last;                         // first, last: keys of the piece
   Needs needs;
 
   __device__ Worker(const PagedSides& sides, const CodeTables& layout, Shared<F>& shared)
@@ -26,17 +29,28 @@ struct Worker {
         warp(uniform(static_cast<int>(threadIdx.x) / kWarp)),
         g(lane / 4),
         t(lane % 4),
-        items(sides.out.plan->items * sides.out.shape.columns) {
+        items(sides.out.plan->items * sides.out.shape.columns),
+        wide_keys((1u << sides.keys.wide_runs) - 1),
+        narrow_keys((1u << sides.keys.runs) - (1u << sides.keys.wide_runs)) {
 #pragma unroll
     for (int own = 0; own < F::kOwnRuns; ++own) {
       const int run = own_run(own);
       own_bits[own] = a.values.run_bits(run), own_bytes[own] = 4 * a.values.run_words(run);
       own_chunks[own] = run < a.values.runs ? 4 * own_bits[own] : 0;
     }
-    key_chunks = (4 * a.keys.tile_words + 2 * kv_codes::kLanes) / 16;
+    key_chunks = a.keys.tile_words / 4;
     keys_from = in_registers(a.keys.codes + 16 * lane);
     values_from = in_registers(a.values.codes + own_bytes[0] + 16 * (lane % 16));
-    scales_from = in_registers(a.values.codes + 4 * a.values.tile_words + 16 * (lane % 2));
+    const bool of_keys = lane < 2 * kOwnTiles;
+    const PagedSide& side = of_keys ? a.keys : a.values;
+    const int tile = scaled_tile();
+    scales_from = in_registers(side.codes + 4 * side.tile_words + 16 * (lane % 2));
+    scales_every = of_keys ? key_bytes() : value_bytes();
+    scales_to = of_keys ? ptx::shared_address(s.keys[warp][tile % F::kStagedKeys]) + 4 * a.keys.tile_words
+                        : ptx::shared_address(&s.value_scales[own_tile(tile)]);
+    scales_to += 16 * (lane % 2);
+    scales_bit = lane < 4 * kOwnTiles ? 1u << (own_tile(tile) + (of_keys ? 0 : kPieceTiles)) : 0;
+    if (warp == 0 && lane == 0) s.task.rows = s.task.turn = s.task.piece = s.task.pieces_end = 0;  // no item yet
   }
 
   __device__ int own_run(int i) const { return F::kHalves ? warp / 2 : warp + i * kWarps; }
@@ -57,21 +71,35 @@ struct Worker {
   // Whether scores are multiplied by a row's factor in the softmax: else they have it before.
   __device__ bool scaled_late() const { return a.softcap <= 0 && a.scale > 0; }
 
-  // Takes the next item, and finds its first piece; false: there is none. By the first warp, as others need little of
-  // it.
-  __device__ bool next_item() {
+  // Goes on to the next piece of the item, the next turn or the next item, and finds what is there; false: no item is
+  // left. By the first warp, as others need little of it.
+  __device__ bool next_piece() {
     __syncthreads();
-    if (warp == 0) {
-      const int next = uniform(lane == 0 ? take_item(a.out.plan, a.out.shape.columns) : 0);
-      if (lane == 0) s.task.next = next;
-      if (next < items) {
+    if (warp == 0) advance();
+    __syncthreads();
+    turn = uniform(s.task.turn), first = uniform(s.task.piece) * kPieceKeys;
+    return uniform(s.task.number) < items;
+  }
+  __device__ void advance() {
+    Task& task = s.task;
+    __syncwarp();
+    int turn_now = task.turn, piece = task.piece + 1;
+    bool begins = false;
+    if (piece >= task.pieces_end) {
+      begins = true, turn_now += F::kRows;
+      if (turn_now >= task.rows) {
+        const int next = uniform(lane == 0 ? take_item(a.out.plan, a.out.shape.columns) : 0);
+        if (lane == 0) task.number = next;
+        if (next >= items) return;
         describe(next);
         __syncwarp();
-        if (s.task.item.pieces > 0) find_piece(s.task.item.piece);  // rows past the last sequence have none
+        turn_now = 0;
       }
+      piece = task.item.piece;
     }
-    __syncthreads();
-    return s.task.next < items;
+    __syncwarp();
+    if (lane == 0) task.turn = turn_now, task.piece = piece, task.begins = begins;
+    if (task.item.pieces > 0) find_piece(piece);  // rows past the last sequence have none
   }
   __device__ static int quotient(int x, int y) {  // of numbers that are not negative, which takes fewer instructions
     return static_cast<int>(static_cast<uint32_t>(x) / static_cast<uint32_t>(y));
@@ -87,7 +115,7 @@ struct Worker {
       s.task.partial = next * kTileRows * partial_row(shape.value_dim);
       s.task.kv_head = kv_head, s.task.rows = item.queries * heads, s.task.end = item.seen + item.queries - 1;
       s.task.lowest = shape.window > 0 ? max(0, item.seen - shape.window) : 0;
-      s.task.recent = a.recent(item.seen), s.task.item = item;
+      s.task.pieces_end = item.piece + item.pieces, s.task.recent = a.recent(item.seen), s.task.item = item;
     }
     if (lane < kTileRows) {
       const int query = item.queries == 1 ? 0 : quotient(lane, heads),
@@ -126,7 +154,8 @@ struct Worker {
       if (keys.rows) s.key_slots[tile] = find(a.keys.row_pages, a.keys.row_pool_pages);
       if (values.rows) s.value_slots[tile] = find(a.values.row_pages, a.values.row_pool_pages);
     }
-    const Needs found{of_tiles(keys.codes, values.codes), of_tiles(keys.rows, values.rows), of_tiles(edge, false)};
+    Needs found{of_tiles(keys.codes, values.codes), of_tiles(keys.rows, values.rows), of_tiles(edge, false), 0};
+    found.care = scaled_late() ? found.rows | found.rows >> kPieceTiles | found.edges : kEveryTile;
     if (lane == 0) s.needs = found;
   }
   __device__ uint32_t of_tiles(bool keys, bool values) const {
@@ -134,18 +163,12 @@ struct Worker {
   }
 
   // Starts copying a piece that has been found; behind a barrier.
-  __device__ void begin_piece(int piece) {
-    first = piece * kPieceKeys, last = min(first + kPieceKeys, s.task.end);
-    needs = {uniform(s.needs.codes), uniform(s.needs.rows), uniform(s.needs.edges)};
+  __device__ void begin_piece() {
+    last = min(first + kPieceKeys, s.task.end);
+    needs = {uniform(s.needs.codes), uniform(s.needs.rows), uniform(s.needs.edges), uniform(s.needs.care)};
     stage_keys(0);
 #pragma unroll
     for (int begin = 0; begin < F::kStagedValues; begin += F::kGroup) stage_values(begin);
-  }
-  // The next piece, once all are done with the one before.
-  __device__ void next_piece(int piece) {
-    __syncthreads();
-    if (warp == 0) find_piece(piece);
-    __syncthreads();
   }
 
   // Eight dimensions of a row of q, as lanes of B take them; zeros where the turn has no such row.
@@ -155,42 +178,37 @@ struct Worker {
     return *reinterpret_cast<const uint4*>(static_cast<const bf16*>(a.q) + at);
   }
   // Rows of q as fragments, in f16 times a power of two that brings the largest element to 2^14, so that nothing is lost
-  // but what is 2^-30 of it. A warp has some of the runs.
+  // but what is 2^-30 of it. Eight rows by a warp, the first of which has found the piece meanwhile.
   __device__ void begin_turn() {
-    uint4 parts[F::kOwnRuns][F::kTiles];
-#pragma unroll
-    for (int n = 0; n < F::kTiles; ++n) {
-      float largest = 0;
-      if (warp < a.keys.runs) {
-#pragma unroll
-        for (int i = 0; i < F::kOwnRuns; ++i) {
-          if (i > 0 && warp + i * kWarps >= a.keys.runs) continue;
-          const uint4 part = parts[i][n] = q_part(warp + i * kWarps, n);
-          for (const uint32_t word : {part.x, part.y, part.z, part.w})  // what lies behind a number keeps its exponent
-            largest = fmaxf(largest, fmaxf(fabsf(float_of(word << 16)), fabsf(float_of(word))));
-        }
-        for (int distance = 1; distance < 4; distance *= 2)
-          largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, distance));
-      }
-      if (t == 0) reinterpret_cast<float*>(&s.tops[8 * n + g])[warp] = largest;
-    }
+    static_assert(F::kTiles < kWarps);
+    if (warp > 0 && warp <= F::kTiles) put_queries(warp - 1);
     __syncthreads();
+  }
+  __device__ void put_queries(int n) {
+    uint4 parts[F::kRuns];
+    float largest = 0;
 #pragma unroll
-    for (int n = 0; n < F::kTiles; ++n) {
-      const uint32_t exponent = min(max(bits_of(largest_of(s.tops[8 * n + g])) >> 23, 16u), 250u);
-      const float up = float_of((268 - exponent) << 23), down = float_of((exponent - 14) << 23);  // 2^(141 - exponent)
-#pragma unroll
-      for (int i = 0; i < F::kOwnRuns; ++i) {
-        if (warp + i * kWarps >= a.keys.runs) continue;
-        const uint4 part = parts[i][n];
-        const auto halves = [&](uint32_t word) {
-          return ptx::pack_f16(float_of(word << 16) * up, float_of(word & 0xffff0000u) * up);
-        };
-        s.q[warp + i * kWarps][n][lane] = make_uint4(halves(part.x), halves(part.y), halves(part.z), halves(part.w));
-      }
-      if (warp == 0 && t == 0) s.factors[8 * n + g] = down * a.scale, s.ups[8 * n + g] = up;
+    for (int run = 0; run < F::kRuns; ++run) {
+      const uint4 part = parts[run] = run < a.keys.runs ? q_part(run, n) : uint4{};
+      for (const uint32_t word : {part.x, part.y, part.z, part.w})  // what lies behind a number keeps its exponent
+        largest = fmaxf(largest, fmaxf(fabsf(float_of(word << 16)), fabsf(float_of(word))));
     }
-    __syncthreads();
+    for (int distance = 1; distance < 4; distance *= 2)
+      largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, distance));
+    const uint32_t exponent = min(max(bits_of(largest) >> 23, 16u), 250u);
+    const float up = float_of((268 - exponent) << 23), down = float_of((exponent - 14) << 23);  // 2^(141 - exponent)
+#pragma unroll
+    for (int run = 0; run < F::kRuns; ++run) {
+      if (run >= a.keys.runs) continue;
+      const auto halves = [&](uint32_t word) {
+        return ptx::pack_f16(float_of(word << 16) * up, float_of(word & 0xffff0000u) * up);
+      };
+      const uint4 part = parts[run];
+      s.q[run][n][lane] = make_uint4(halves(part.x), halves(part.y), halves(part.z), halves(part.w));
+    }
+    if (t > 0) return;
+    const int r = 8 * n + g;
+    s.ups[r] = up, s.factors[r] = down * a.scale, s.late[r] = scaled_late() ? s.factors[r] : 1;
   }
 
   // Each warp copies the keys of its tiles, and of all values its runs. Where all tiles have codes, which is so but at the
@@ -200,31 +218,30 @@ struct Worker {
     const uint32_t to = ptx::shared_address(s.keys[warp][0]) + 16 * lane;
     const auto copy = [&](int i, const char* from) {
 #pragma unroll
-      for (int c = 0; c < kTile / 16; c += kWarp)
+      for (int c = 0; c < F::kRuns * kRunBytes / 16; c += kWarp)
         if (c + lane < key_chunks) ptx::cp_async_whole(to + i * kTile + 16 * c, from + 16 * c);
     };
     const auto from = [&](int i) { return keys_from + uint64_t{code_tile(begin + i)} * key_bytes(); };
     const uint32_t wanted = own(needs.codes) >> begin & ((1u << kTiles) - 1);
-    // With the first, the scales of the values whose probabilities the warp makes: two lanes to a tile.
-    const int scaled = lane / 2 % kOwnTiles;
-    const bool has_scale = begin == 0 && lane < 2 * kOwnTiles && (value_codes() >> own_tile(scaled) & 1);
-    const char* const scale = scales_from + uint64_t{code_tile(scaled)} * value_bytes();
-    const uint32_t scale_to = ptx::shared_address(&s.value_scales[own_tile(scaled)][4 * (lane % 2)]);
+    // With the first, the scales of the values whose probabilities the warp makes.
+    const int scaled = scaled_tile(), staged = lane < 2 * kOwnTiles ? kTiles : kOwnTiles;
+    const bool in_part = kTiles == kOwnTiles || static_cast<uint32_t>(scaled - begin) < static_cast<uint32_t>(staged);
+    if (in_part && (needs.codes & scales_bit))
+      ptx::cp_async_whole(scales_to, scales_from + uint64_t{code_tile(scaled)} * scales_every);
     if (wanted == (1u << kTiles) - 1) {
       const char* every[kTiles];
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) every[i] = from(i);
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) copy(i, every[i]);
-      if (has_scale) ptx::cp_async_whole(scale_to, scale);
     } else {
 #pragma unroll 1
       for (int i = 0; i < kTiles; ++i)
         if (wanted >> i & 1) copy(i, from(i));
-      if (has_scale) ptx::cp_async_whole(scale_to, scale);
     }
     ptx::cp_async_commit();
   }
+  __device__ int scaled_tile() const { return lane / 2 % kOwnTiles; }  // whose scales the thread copies
   __device__ uint32_t code_tile(int own) const { return s.code_tiles[own % 2][warp * (kOwnTiles / 2) + own / 2]; }
   __device__ void stage_values(int begin) {
     constexpr int kTile = sizeof(s.values[0][0]), kPairs = F::kGroup / 2;
@@ -257,15 +274,12 @@ struct Worker {
 
   // Scores of the warp's keys, before a row's factor: of keys 2 g and 2 g + 1 of each tile, each in two rows.
   using Scores = float[F::kTiles][4];
-  // Of the tiles that are staged, in runs [begin, stop), which have codes of so many bits; tiles that need none get what
-  // nobody asks for.
-  __device__ void score_runs(int bits_of_runs, int begin, int stop, Scores* scores) const {
-    if (begin >= stop) return;
-    const char* codes = s.keys[warp][0] + 4 * a.keys.run_words(begin);
-    const uint32_t runs = (2u << (stop - 1)) - (1u << begin);
+  // Of the tiles that are staged, in some runs, which have codes of so many bits; codes: where run 0 would begin. Tiles
+  // that need none get what nobody asks for.
+  __device__ void score_runs(int bits_of_runs, uint32_t runs, const char* codes, Scores* scores) const {
+    if (!runs) return;
     for_bits(bits_of_runs, [&](auto bits) {
       constexpr int kBits = decltype(bits)::value, kBytes = 4 * kv_codes::kLanes * kBits;
-      codes -= begin * kBytes;
 #pragma unroll
       for (int run = 0; run < F::kRuns; ++run) {
         if (!(runs >> run & 1)) continue;
@@ -293,8 +307,9 @@ struct Worker {
       for (int n = 0; n < F::kTiles; ++n)
 #pragma unroll
         for (float& score : scores[i][n]) score = 0;
-    score_runs(a.keys.shape.bits + 1, 0, a.keys.wide_runs, scores);
-    score_runs(a.keys.shape.bits, a.keys.wide_runs, a.keys.runs, scores);
+    const char* const codes = s.keys[warp][0];
+    score_runs(a.keys.shape.bits + 1, wide_keys, codes, scores);
+    score_runs(a.keys.shape.bits, narrow_keys, codes + 4 * kv_codes::kLanes * a.keys.wide_runs, scores);
 #pragma unroll
     for (int i = 0; i < F::kStagedKeys; ++i) {
       float scale[2];
@@ -317,10 +332,12 @@ struct Worker {
   __device__ void probabilities(const Scores (&scores)[kOwnTiles], Sums<F>& sums) {
 #pragma unroll
     for (int n = 0; n < F::kTiles; ++n) {
-      float2 top = make_float2(kMasked, kMasked);
+      const auto top_of = [&](int i) {
+        return make_float2(fmaxf(scores[i][n][0], scores[i][n][2]), fmaxf(scores[i][n][1], scores[i][n][3]));
+      };
+      float2 top = top_of(0);
 #pragma unroll
-      for (const Scores& own : scores)
-        top = make_float2(fmaxf(top.x, fmaxf(own[n][0], own[n][2])), fmaxf(top.y, fmaxf(own[n][1], own[n][3])));
+      for (int i = 1; i < kOwnTiles; ++i) top = make_float2(fmaxf(top.x, top_of(i).x), fmaxf(top.y, top_of(i).y));
       const float whole = over_rows(top.x, top.y, g, [](float x, float y) { return fmaxf(x, y); });
       if (g < 2) reinterpret_cast<float*>(&s.tops[8 * n + 2 * t + g])[warp] = whole;
     }
@@ -331,12 +348,12 @@ struct Worker {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const int r = 8 * n + 2 * t + j;
-        factor[n][j] = scaled_late() ? s.factors[r] : 1.0f;
+        factor[n][j] = s.late[r];
         const SoftmaxRow row{largest_of(s.tops[r])};
         offset[n][j] = row.offset(factor[n][j]);
         sums.top[n][j] = row.top * factor[n][j];
       }
-    if (own(value_rows() | needs.edges))
+    if (own(needs.care))
       put_probabilities<true>(scores, factor, offset, sums);
     else
       put_probabilities<false>(scores, factor, offset, sums);
@@ -367,7 +384,7 @@ struct Worker {
 #pragma unroll
           for (int k = 0; k < 2; ++k)
             p[k] = SoftmaxRow::probability(scores[i][n][j + 2 * k], factor[n][j], offset[n][j]);
-          sums.total[n][j] += p[0] + p[1];
+          sums.total[n][j] = i > 0 ? sums.total[n][j] + (p[0] + p[1]) : p[0] + p[1];
           const int at = 2 * (4 * (2 * t + j) + g / 2) + g % 2;
           float coded[2] = {p[0] * scale[0], p[1] * scale[1]};
           if (any && (value_rows() >> tile & 1)) {
@@ -431,7 +448,7 @@ struct Worker {
       __syncwarp();
       score_codes(scores + begin);
     }
-    if (own(needs.rows | needs.edges) || !scaled_late()) finish_scores(scores);
+    if (own(needs.care)) finish_scores(scores);
     probabilities(scores, sums);
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
@@ -451,31 +468,33 @@ struct Worker {
     if (value_rows()) add_rows(sums);
   }
 
-  // Leaves the sums of a piece as partial ones, or merges them.
-  __device__ void end_piece(const Sums<F>& sums, Sums<F>& all) {
+  // Leaves the sums of a piece for the kernel that merges them.
+  __device__ void put_partial(const Sums<F>& sums) const {
     const int value_dim = a.out.shape.value_dim, row_floats = value_dim + 4;  // partial_row(value_dim)
-    if (a.out.partial) {
-      float* const to = a.out.partial + (s.task.partial + (turn + 2 * t) * row_floats + unit_dim(0));
+    const auto row_at = [&](int r) {                                          // of the turn
+      return a.out.partial + static_cast<uint32_t>(s.task.partial + (turn + r) * row_floats);
+    };
 #pragma unroll
-      for (int n = 0; n < F::kTiles; ++n)
+    for (int n = 0; n < F::kTiles; ++n)
 #pragma unroll
-        for (int j = 0; j < 2; ++j)
-          if (turn + 8 * n + 2 * t + j < s.task.rows)
+      for (int j = 0; j < 2; ++j)
+        if (turn + 8 * n + 2 * t + j < s.task.rows)
 #pragma unroll
-            for (int u = 0; u < F::kUnits; ++u)
-              if (has_unit(u))
-                *reinterpret_cast<float2*>(to + (8 * n + j) * row_floats + (unit_dim(u) - unit_dim(0))) =
-                    make_float2(sums.o[u][n][j], sums.o[u][n][2 + j]);
-      if (warp > 0 || g > 1) return;
+          for (int u = 0; u < F::kUnits; ++u)
+            if (has_unit(u))
+              *reinterpret_cast<float2*>(row_at(8 * n + 2 * t + j) + static_cast<uint32_t>(unit_dim(u))) =
+                  make_float2(sums.o[u][n][j], sums.o[u][n][2 + j]);
+    if (warp < kWarps - 1 || g > 1) return;
 #pragma unroll
-      for (int n = 0; n < F::kTiles; ++n) {
-        const int i = 8 * n + 2 * t + g;
-        if (turn + i < s.task.rows)
-          *reinterpret_cast<float2*>(to + (8 * n + g) * row_floats + value_dim - unit_dim(0)) =
-              make_float2(g ? sums.top[n][1] : sums.top[n][0], sum_of(s.totals[i]));
-      }
-      return;
+    for (int n = 0; n < F::kTiles; ++n) {
+      const int r = 8 * n + 2 * t + g;
+      if (turn + r < s.task.rows)
+        *reinterpret_cast<float2*>(row_at(r) + static_cast<uint32_t>(value_dim)) =
+            make_float2(g ? sums.top[n][1] : sums.top[n][0], sum_of(s.totals[r]));
     }
+  }
+  // Or merges them into those of the pieces before it.
+  __device__ void merge(const Sums<F>& sums, Sums<F>& all) const {
 #pragma unroll
     for (int n = 0; n < F::kTiles; ++n)
 #pragma unroll
