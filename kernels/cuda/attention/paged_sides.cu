@@ -21,6 +21,7 @@ PagedSide side_of(const PagedAttention& op, const View& pool, const View& levels
     side.codes = pool.as<char>(), side.levels = levels.as<float>();
     side.shape = code_shape(pool, levels, dim);
     side.wide_runs = side.shape.wide / kv_codes::kRun, side.tile_words = kv_codes::tile_words(side.shape);
+    side.wide_set = (1u << side.wide_runs) - 1, side.narrow_set = (1u << side.runs) - 1 - side.wide_set;
   }
   const View& rows = levels ? exact : pool;
   if (!rows) return side;

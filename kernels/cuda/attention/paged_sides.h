@@ -20,7 +20,8 @@ struct PagedSide {
   const float* levels;
   kv_codes::Shape shape;
   int runs, wide_runs, tile_words;
-  const void* rows;  // null: all keys are codes
+  uint32_t wide_set, narrow_set;  // the runs of shape.bits + 1 bits and those of shape.bits, a bit each
+  const void* rows;               // null: all keys are codes
   Stored stored;
   bool vectors;              // rows begin at whole 16-byte vectors
   const int32_t* row_pages;  // [sequences, most_pages], of row_pool_pages

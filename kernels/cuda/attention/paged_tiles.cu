@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kThreads, 2) paged_tiles_kernel(PagedSides a, 
       }
       worker.merge(sums, all);
     }
-    if (task.piece + 1 >= task.pieces_end) worker.write(all);
+    if (!a.out.partial && task.piece + 1 >= task.pieces_end) worker.write(all);
   }
 }
 

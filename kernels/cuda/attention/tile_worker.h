@@ -13,7 +13,6 @@ struct Worker {
   const int lane, warp, g, t, items;
   int own_bits[F::kOwnRuns], own_bytes[F::kOwnRuns], own_chunks[F::kOwnRuns];  // of the warp's runs in a tile of codes
   int key_chunks;                                                              // of 16 bytes, of a tile's codes of keys
-  const uint32_t wide_keys, narrow_keys;                                       // runs of keys, a bit each
   const char *keys_from, *values_from;  // what the thread takes of tile 0 of a pool
   const char* scales_from;              // and of the scales: two lanes to each of the warp's tiles, first those of keys
   uint32_t scales_every, scales_to, scales_bit;  // bytes of a tile there; where they go; which codes must be there
@@ -29,14 +28,12 @@ struct Worker {
         warp(uniform(static_cast<int>(threadIdx.x) / kWarp)),
         g(lane / 4),
         t(lane % 4),
-        items(sides.out.plan->items * sides.out.shape.columns),
-        wide_keys((1u << sides.keys.wide_runs) - 1),
-        narrow_keys((1u << sides.keys.runs) - (1u << sides.keys.wide_runs)) {
+        items(sides.out.plan->items * sides.out.shape.columns) {
 #pragma unroll
     for (int own = 0; own < F::kOwnRuns; ++own) {
       const int run = own_run(own);
       own_bits[own] = a.values.run_bits(run), own_bytes[own] = 4 * a.values.run_words(run);
-      own_chunks[own] = run < a.values.runs ? 4 * own_bits[own] : 0;
+      own_chunks[own] = static_cast<int>(ptx::opaque(run < a.values.runs ? 4u * own_bits[own] : 0u));
     }
     key_chunks = a.keys.tile_words / 4;
     keys_from = in_registers(a.keys.codes + 16 * lane);
@@ -45,11 +42,11 @@ struct Worker {
     const PagedSide& side = of_keys ? a.keys : a.values;
     const int tile = scaled_tile();
     scales_from = in_registers(side.codes + 4 * side.tile_words + 16 * (lane % 2));
-    scales_every = of_keys ? key_bytes() : value_bytes();
+    scales_every = ptx::opaque(of_keys ? key_bytes() : value_bytes());
     scales_to = of_keys ? ptx::shared_address(s.keys[warp][tile % F::kStagedKeys]) + 4 * a.keys.tile_words
                         : ptx::shared_address(&s.value_scales[own_tile(tile)]);
-    scales_to += 16 * (lane % 2);
-    scales_bit = lane < 4 * kOwnTiles ? 1u << (own_tile(tile) + (of_keys ? 0 : kPieceTiles)) : 0;
+    scales_to = ptx::opaque(scales_to + 16 * (lane % 2));
+    scales_bit = ptx::opaque(lane < 4 * kOwnTiles ? 1u << (own_tile(tile) + (of_keys ? 0 : kPieceTiles)) : 0);
     if (warp == 0 && lane == 0) s.task.rows = s.task.turn = s.task.piece = s.task.pieces_end = 0;  // no item yet
   }
 
@@ -308,8 +305,8 @@ struct Worker {
 #pragma unroll
         for (float& score : scores[i][n]) score = 0;
     const char* const codes = s.keys[warp][0];
-    score_runs(a.keys.shape.bits + 1, wide_keys, codes, scores);
-    score_runs(a.keys.shape.bits, narrow_keys, codes + 4 * kv_codes::kLanes * a.keys.wide_runs, scores);
+    score_runs(a.keys.shape.bits + 1, a.keys.wide_set, codes, scores);
+    score_runs(a.keys.shape.bits, a.keys.narrow_set, codes + 4 * kv_codes::kLanes * a.keys.wide_runs, scores);
 #pragma unroll
     for (int i = 0; i < F::kStagedKeys; ++i) {
       float scale[2];
