@@ -24,7 +24,7 @@ __device__ void Worker<F>::score_rows(int tile, Scores& scores) const {
     }
 #pragma unroll
     for (int n = 0; n < F::kTiles; ++n) {
-      const uint4 b = q_part(run, n);
+      const uint4 b = q_part(q_row(n), run);
       ptx::mma_bf16(products[n], {pairs[0][0], pairs[1][0], pairs[0][1], pairs[1][1]}, b.x, b.y);
       ptx::mma_bf16(products[n], {pairs[0][2], pairs[1][2], pairs[0][3], pairs[1][3]}, b.z, b.w);
       if (a.keys.stored == Stored::bf16) continue;

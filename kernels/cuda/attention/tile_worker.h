@@ -168,12 +168,13 @@ struct Worker {
     for (int begin = 0; begin < F::kStagedValues; begin += F::kGroup) stage_values(begin);
   }
 
-  // Eight dimensions of a row of q, as lanes of B take them; zeros where the turn has no such row.
-  __device__ uint4 q_part(int run, int n) const {
-    if (turn + 8 * n + g >= s.task.rows) return {};
-    const int64_t at = s.task.places[turn + 8 * n + g] * a.out.shape.dim + run * kv_codes::kRun + 8 * t;
-    return *reinterpret_cast<const uint4*>(static_cast<const bf16*>(a.q) + at);
+  // A row of q, of which a lane of B takes eight dimensions in each run; null where the turn has no such row.
+  __device__ const uint4* q_row(int n) const {
+    const int r = turn + 8 * n + g;
+    if (r >= s.task.rows) return nullptr;
+    return static_cast<const uint4*>(a.q) + s.task.places[r] * (a.out.shape.dim / 8) + t;
   }
+  __device__ static uint4 q_part(const uint4* row, int run) { return row ? row[run * (kv_codes::kRun / 8)] : uint4{}; }
   // Rows of q as fragments, in f16 times a power of two that brings the largest element to 2^14, so that nothing is lost
   // but what is 2^-30 of it. Eight rows by a warp, the first of which has found the piece meanwhile.
   __device__ void begin_turn() {
@@ -182,11 +183,12 @@ struct Worker {
     __syncthreads();
   }
   __device__ void put_queries(int n) {
+    const uint4* const row = q_row(n);
     uint4 parts[F::kRuns];
     float largest = 0;
 #pragma unroll
     for (int run = 0; run < F::kRuns; ++run) {
-      const uint4 part = parts[run] = run < a.keys.runs ? q_part(run, n) : uint4{};
+      const uint4 part = parts[run] = run < a.keys.runs ? q_part(row, run) : uint4{};
       for (const uint32_t word : {part.x, part.y, part.z, part.w})  // what lies behind a number keeps its exponent
         largest = fmaxf(largest, fmaxf(fabsf(float_of(word << 16)), fabsf(float_of(word))));
     }
