@@ -120,7 +120,8 @@ TEST_CASE("gated delta takes more sequences than it works on at once") {
     op.pages = draw.values(DType::i32, pages), op.pages.rank = 2, op.pages.shape[0] = kSequences, op.pages.shape[1] = 1;
     op.state = draw.empty(DType::f32, {kSequences, op.shape.state()});
     op.rows = draw.empty(DType::f32, {kSequences, op.shape.rows()});
-    const View o = std::get<GatedDelta>(run_on(*target.backend, op, draw.buffers()).rebased).o;
+    const Outcome outcome = run_on(*target.backend, op, draw.buffers());
+    const View o = std::get<GatedDelta>(outcome.rebased).o;
     for (int64_t s = 1; s < kSequences; ++s)
       CHECK(std::memcmp(o.as<char>() + static_cast<size_t>(s) * of_sequence, o.data, of_sequence) == 0);
   }
