@@ -32,8 +32,11 @@ __global__ void __launch_bounds__(kThreads, 2) paged_tiles_kernel(PagedSides a, 
     if (task.item.pieces > 0) {
       worker.begin_piece();
       if (!filled) {
-        if (a.keys.codes) fill_tables<kThreads>(tables, layout, a.keys.shape, a.keys.levels, false);
-        if (a.values.codes) fill_tables<kThreads>(tables, layout, a.values.shape, a.values.levels, true);
+#pragma unroll 1
+        for (int side = 0; side < 2; ++side) {  // keys and values
+          const PagedSide& codes = side ? a.values : a.keys;
+          if (codes.codes) fill_tables<kThreads>(tables, layout, codes.shape, codes.levels, side);
+        }
         filled = true;
       }
       if (task.begins) worker.begin_turn();
