@@ -21,7 +21,7 @@ of its loop, from finding it to writing its sums. Much of that loop is rare (key
 other widths), so the shortest way through it is counted that has all products of a piece, each with the look-ups of codes
 of 4 bits, and all copies; of a block's four warps the first also takes the piece from the plan and finds it, the second
 loads q. Left out is what a block does once, which fills the tables, and the merging of partial sums. Run through an interpreter
-of the machine code, a piece took 7 % more: 5.95 instructions a byte for heads of 64, 4.55 for heads of 128.
+of the machine code, a piece took 7 % more: 5.95 instructions a byte for heads of 64, 4.59 for heads of 128.
 
 Some instruction of the loop must move on by just as many bytes of a row; else codes are no longer taken so. Each kernel
 has a limit, and no kernel of the library may use local memory. With NVDISASM, its reading of the counted files is compared.
