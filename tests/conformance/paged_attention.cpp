@@ -1,6 +1,7 @@
 // KvStore, CopyPages and PagedAttention: pages in any order, shared by sequences, of every dtype of a pool. Slots that
 // no sequence has hold NaN, which nobody may read.
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 #include "kernels/kv_pools.h"
@@ -70,12 +71,14 @@ int code_at(const Coded& coded, int64_t slot, int64_t head, int64_t d, int64_t d
   const int64_t run = d / 32, bits = shape.bits + (d < shape.wide);
   const int64_t before = std::min<int64_t>(run, shape.wide / 32) + run * shape.bits;  // bits of a lane
   const int64_t lane = values ? d % 16 : slot % 16, position = values ? d % 32 / 16 * 16 + slot % 16 : d % 32;
-  const auto* words = reinterpret_cast<const uint32_t*>(coded.pool.as<unsigned char>() +
-                                                        (slot / 16 * coded.pool.shape[1] + head) * coded.pool.shape[2]);
+  const unsigned char* tile =
+      coded.pool.as<unsigned char>() + (slot / 16 * coded.pool.shape[1] + head) * coded.pool.shape[2];
   int code = 0;
   for (int64_t bit = 0; bit < bits; ++bit) {
     const int64_t at = 32 * before + position * bits + bit;
-    code |= static_cast<int>(words[16 * (at / 32) + lane] >> at % 32 & 1) << bit;
+    uint32_t word;
+    std::memcpy(&word, tile + 4 * (16 * (at / 32) + lane), sizeof word);  // the pool may lie anywhere
+    code |= static_cast<int>(word >> at % 32 & 1) << bit;
   }
   return code;
 }
