@@ -79,12 +79,13 @@ struct Worker {
   }
   __device__ void advance() {
     Task& task = s.task;
-    __syncwarp();
     int turn_now = task.turn, piece = task.piece + 1;
+    const int pieces_end = task.pieces_end, rows = task.rows;
+    __syncwarp();  // all have read what one lane writes below
     bool begins = false;
-    if (piece >= task.pieces_end) {
+    if (piece >= pieces_end) {
       begins = true, turn_now += F::kRows;
-      if (turn_now >= task.rows) {
+      if (turn_now >= rows) {
         const int next = uniform(lane == 0 ? take_item(a.out.plan, a.out.shape.columns) : 0);
         if (lane == 0) task.number = next;
         if (next >= items) return;
