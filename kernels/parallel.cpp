@@ -52,6 +52,8 @@ constexpr int kTurns = 16;  // of relax: a microsecond
 void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb");  // a short pause on most cores, for which `yield` is none
 #endif
 }
 

@@ -119,7 +119,12 @@ auto with_operand(Kind kind, F f) {
   }
 }
 
-constexpr int kBlock = 8;  // vectors: as many as a function takes in registers
+// Vectors: as many as a function takes in registers.
+#if defined(QENG_ISA_neon)
+constexpr int kBlock = 4;  // of two registers
+#else
+constexpr int kBlock = 8;
+#endif
 
 constexpr float kLanes[kCell] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
@@ -303,7 +308,11 @@ struct Machine {
     reinterpret_cast<Run>(program->run[kVectors == 1])(program, frame, ((void)I, nothing)...);
   }
 };
+#if defined(QENG_ISA_neon)
+using Block = Machine<0, 1, 2, 3>;
+#else
 using Block = Machine<0, 1, 2, 3, 4, 5, 6, 7>;
+#endif
 using Narrow = Machine<0>;
 
 void link(Instruction& in) {

@@ -252,8 +252,14 @@ struct Table {
                int64_t half, bool interleaved) = nullptr;
 };
 
-// The tables, slowest first, from the fourth on each is the one before but for some loops.
+// The tables, slowest first; from kFirstVariant on each is the one before but for some loops.
+#if defined(__aarch64__)
+inline constexpr const char* kNames[] = {"baseline", "neon", "dotprod"};
+inline constexpr int kFirstVariant = 2;
+#else
 inline constexpr const char* kNames[] = {"baseline", "avx2", "avx512", "avx512vnni", "avx512gfni", "amx"};
+inline constexpr int kFirstVariant = 3;
+#endif
 
 // They are filled on first use. find: nullptr if this machine cannot run it or there is none of that name.
 // best: the fastest that this machine can run.

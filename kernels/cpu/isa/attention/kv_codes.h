@@ -55,6 +55,41 @@ inline Codes shifted(const uint32_t* low, const uint32_t* high) {
   if constexpr (split) return _mm256_or_si256(codes, _mm256_slli_epi32(load_codes(high), 32 - shift));
   return codes;
 }
+#elif defined(QENG_ISA_neon)
+struct Codes {
+  uint32x4_t low, high;
+};
+inline Codes no_codes() { return {vdupq_n_u32(0), vdupq_n_u32(0)}; }
+inline Codes plus(Codes codes, int n) {
+  const uint32x4_t all = vdupq_n_u32(static_cast<uint32_t>(n));
+  return {vaddq_u32(codes.low, all), vaddq_u32(codes.high, all)};
+}
+inline Codes plus_where(Mask mask, Codes codes, int n) {
+  const uint32x4_t all = vdupq_n_u32(static_cast<uint32_t>(n));
+  return {vaddq_u32(codes.low, vandq_u32(mask.low, all)), vaddq_u32(codes.high, vandq_u32(mask.high, all))};
+}
+inline Codes load_codes(const uint32_t* from) { return {vld1q_u32(from), vld1q_u32(from + 4)}; }
+inline void store_codes(uint32_t* to, Codes codes) { vst1q_u32(to, codes.low), vst1q_u32(to + 4, codes.high); }
+template <int bits>
+inline Vec look_up(const float* table, Codes codes) {
+  const auto* bytes = reinterpret_cast<const uint8_t*>(table);
+  const uint8x16x4_t levels = {vld1q_u8(bytes), vld1q_u8(bytes + 16), vld1q_u8(bytes + 32), vld1q_u8(bytes + 48)};
+  const auto four = [&](uint32x4_t code) {  // a level is bytes 4 code to 4 code + 3
+    const uint32x4_t at = vmulq_n_u32(vandq_u32(code, vdupq_n_u32(15)), 0x04040404) + vdupq_n_u32(0x03020100);
+    return vreinterpretq_f32_u8(vqtbl4q_u8(levels, vreinterpretq_u8_u32(at)));
+  };
+  return {four(codes.low), four(codes.high)};
+}
+template <int shift, bool split>
+inline Codes shifted(const uint32_t* low, const uint32_t* high) {
+  Codes codes = load_codes(low);
+  if constexpr (shift > 0) codes = {vshrq_n_u32(codes.low, shift), vshrq_n_u32(codes.high, shift)};
+  if constexpr (split) {
+    const Codes more = load_codes(high);
+    codes = {vsliq_n_u32(codes.low, more.low, 32 - shift), vsliq_n_u32(codes.high, more.high, 32 - shift)};
+  }
+  return codes;
+}
 #else
 using Codes = uint32_t;
 inline Codes no_codes() { return 0; }

@@ -13,9 +13,9 @@
 namespace qeng::isa::QENG_ISA {
 namespace {
 
-// VNNI's products add up in 32 bits. There codes with a sign lie 128 higher, so that they have none and x keeps its own;
+// VNNI's products and NEON's add up in 32 bits. With VNNI codes with a sign lie 128 higher, so that they have none and x keeps its own;
 // what that adds is 128 times the sum of x. (AMX multiplies codes with a sign.)
-#if defined(QENG_VNNI)
+#if defined(QENG_VNNI) || defined(QENG_ISA_neon)
 constexpr bool kWideSums = true;
 #else
 constexpr bool kWideSums = false;

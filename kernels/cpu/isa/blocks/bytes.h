@@ -28,6 +28,8 @@ constexpr int groups_of(GroupLanes lanes) {
 
 #if defined(QENG_ISA_avx2) || defined(QENG_ISA_avx512)
 #include "kernels/cpu/isa/blocks/bytes_avx2.h"
+#elif defined(QENG_ISA_neon)
+#include "kernels/cpu/isa/blocks/bytes_neon.h"
 #else
 #include "kernels/cpu/isa/blocks/bytes_baseline.h"
 #endif

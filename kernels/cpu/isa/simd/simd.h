@@ -1,5 +1,5 @@
 // Vec: kWidth floats, with the operations that the loops of this folder need, for one instruction set. The baseline is
-// plain C++ with a width of 1, so it is also the readable reference for the other two.
+// plain C++ with a width of 1, so it is also the readable reference for the others.
 //   load, store: f32, bf16 or f16 memory, n lanes (n = kWidth unless told; lanes past n read as 0 and are not written);
 //   load also of whole vectors of int8
 //   exp: 2 ulp over the normal range; below -104 it gives 0, above 88.73 infinity; a NaN stays
@@ -23,6 +23,8 @@
 #include "kernels/cpu/isa/simd/simd_avx512.h"
 #elif defined(QENG_ISA_avx2)
 #include "kernels/cpu/isa/simd/simd_avx2.h"
+#elif defined(QENG_ISA_neon)
+#include "kernels/cpu/isa/simd/simd_neon.h"
 #else
 #include "kernels/cpu/isa/simd/simd_baseline.h"
 #endif

@@ -11,6 +11,8 @@ namespace qeng::isa::QENG_ISA {
 constexpr int kBlockRows = 6, kBlockVecs = 4;  // 24 + 4 of 32
 #elif defined(QENG_ISA_avx2)
 constexpr int kBlockRows = 6, kBlockVecs = 2;  // 12 + 2 of 16
+#elif defined(QENG_ISA_neon)
+constexpr int kBlockRows = 6, kBlockVecs = 2;  // two registers each: 24 + 4 of 32, and a factor
 #else
 constexpr int kBlockRows = 2, kBlockVecs = 4;
 #endif

@@ -53,6 +53,18 @@ inline void transpose(const float* from, int64_t from_stride, int64_t rows, int6
         store(to + (column + 4 + i) * to_stride + row, _mm256_permute2f128_ps(a[i], a[4 + i], 0x31));
       }
     }
+#elif defined(QENG_ISA_neon)
+  for (int64_t row = 0; row < rows; row += 4)
+    for (int64_t column = 0; column < columns; column += 4) {
+      float32x4_t a[4], b[4];
+      for (int i = 0; i < 4; ++i) a[i] = vld1q_f32(from + (row + i) * from_stride + column);
+      for (int i = 0; i < 4; i += 2) b[i] = vtrn1q_f32(a[i], a[i + 1]), b[i + 1] = vtrn2q_f32(a[i], a[i + 1]);
+      for (int i = 0; i < 2; ++i) {  // b[i] holds columns i and 2 + i of the first two rows, b[2 + i] of the others
+        const float64x2_t top = vreinterpretq_f64_f32(b[i]), bottom = vreinterpretq_f64_f32(b[2 + i]);
+        vst1q_f32(to + (column + i) * to_stride + row, vreinterpretq_f32_f64(vtrn1q_f64(top, bottom)));
+        vst1q_f32(to + (column + 2 + i) * to_stride + row, vreinterpretq_f32_f64(vtrn2q_f64(top, bottom)));
+      }
+    }
 #else
   for (int64_t column = 0; column < columns; column += 8)  // 8 rows of the result stay in L1 while columns are read
     for (int64_t row = 0; row < rows; ++row)

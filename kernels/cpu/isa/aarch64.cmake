@@ -1,0 +1,15 @@
+# The instruction sets of aarch64, slowest first (kernels/cpu/isa_aarch64.h). neon fuses products and sums as avx2 does;
+# CMakeLists.txt forbids the rest of the program to.
+set(QENG_ISAS baseline neon dotprod)
+set(QENG_INTRINSICS <arm_neon.h>)
+set(QENG_ISA_SOURCES_neon ${QENG_ISA})
+set(QENG_ISA_MACROS_neon QENG_ISA_neon)
+# Processors from Armv8.2 on mostly have one instruction for the products of bytes: neon but for their loops.
+set(QENG_ISA_SOURCES_dotprod kernels/cpu/isa/blocks/block_dots.cpp kernels/cpu/isa/blocks/block_tiles.cpp
+    kernels/cpu/isa/blocks/interleaved_dots.cpp kernels/cpu/isa/signs/sign_dots.cpp)
+set(QENG_ISA_MACROS_dotprod QENG_ISA_neon QENG_DOTPROD)
+set(QENG_ISA_FLAGS_neon -ffp-contract=fast)
+set(QENG_ISA_FLAGS_dotprod ${QENG_ISA_FLAGS_neon} -march=armv8.2-a+dotprod)
+foreach(isa neon dotprod)
+  set(QENG_ISA_LEVEL_${isa} -O3)
+endforeach()
