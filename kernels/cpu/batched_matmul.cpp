@@ -1,7 +1,7 @@
 // BatchedMatmul: products that are large each by all threads, one after the other; small ones by a thread each.
 #include <atomic>
 
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/matmul.h"
 
 namespace qeng {
 
@@ -66,7 +66,7 @@ void run(const BatchedMatmul& op, CpuContext& context) {
       float* sum = wide ? reinterpret_cast<float*>(matrix_at(op.c, place.c)) : own + m * k + k * n;
       if (op.acc) widened(op.c, place.c, sum, context);
       tile.c = sum, tile.ldc = n, tile.m = m, tile.n = n, tile.k = k, tile.acc = op.acc;
-      if (!run_tile(tile)) complete = false;
+      if (!multiply_tile(tile, context)) complete = false;
       if (!wide) context.isa->scale(isa::Float::f32, sum, float_type(op.c), matrix_at(op.c, place.c), 1.0f, m * n);
     }
   });

@@ -1,7 +1,7 @@
 // The inner loops that are built once per instruction set, as a table of functions; the rest of the backend calls
 // through it.
 //
-// Files of this folder are compiled three times, into namespaces qeng::isa::baseline, ::avx2 and ::avx512 (QENG_ISA).
+// Files of this folder are compiled for each set, into namespaces qeng::isa::baseline, ::avx2, ::neon .. (QENG_ISA).
 // They include intrinsics, <cstdint>, simd.h and kernels/math only: a standard header would emit inline functions whose
 // AVX-512 copy the linker may then pick for the whole program. To add a loop: a field here, a static function in a
 // file, and an assignment in that file's fill_...(Table&), which table.cpp calls.
