@@ -8,7 +8,7 @@ namespace qeng {
 // once. Changes dots.
 void finish_row(const Matmul& op, int64_t r, int64_t first, int64_t n, float* dots, const CpuContext& context);
 
-// A product that the calling thread makes by itself; false: out of memory
+// A product that the calling thread makes by itself; false: out of memory.
 bool multiply_tile(const Tile& tile, const CpuContext& context);
 
 // Matmul where b is one_bit (sign_matmul.cpp).

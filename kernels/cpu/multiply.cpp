@@ -89,7 +89,7 @@ Rows rows_of(const void* data, DType dtype, int64_t ld, bool interleaved = false
 }  // namespace
 
 bool multiply_tile(const Tile& tile, const CpuContext& context) {
-#if defined(__aarch64__)  // where oneDNN as Debian builds it has scalar code alone
+#if defined(__aarch64__)  // where Debian's oneDNN hardly has vectors (README.md)
   if (tile.alpha == 1 && tile.k > 0 && tile.m <= isa::kOrderedRows) {
     thread_local std::vector<float> memory(isa::kOrderedMemory);
     context.isa->ordered_product(tile, memory.data());
