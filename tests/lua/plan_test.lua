@@ -209,6 +209,8 @@ assert(large.devices[1].placed.host == 0 and large.devices[1].placed.file > 0, "
 assert(q.plan({ model = "90b", mode = "inference", machine = "h100", context = 64 }).devices[1].placed.host > 0)
 fails("value", "there is no machine gb11; there are a100, gb10,", q.plan, { model = "1b", machine = "gb11" })
 fails("value", "give the machine or these", q.plan, { model = "1b", machine = "gb10", bandwidth = 1e9, flops = 1e12 })
+fails("value", "examples are of training", q.plan, { model = "1b", mode = "inference", examples = 10 })
+fails("value", "example_tokens and epochs are of examples", q.plan, { model = "1b", epochs = 3 })
 local shapes = require "qeng.plan.shapes"
 assert(table.concat(shapes.family "Qwen3.5", " ") == "qwen3.5-0.8b qwen3.5-2b qwen3.5-4b qwen3.5-9b qwen3.5-27b "
   .. "qwen3.5-35b-a3b" and #shapes.family "7b" == 0)

@@ -53,6 +53,8 @@ expect '^kv auto: counted as tq4' "$out/log"
 expect '^100 examples of 1000 tokens, 1 epoch: 0.1 million tokens; at the limits [0-9.]+ ' "$out/log"
 expect '^Fits on gb10 \(DGX Spark, GB10\): ' "$out/log"
 
+refuses 'example_tokens and epochs are of examples' --model 7b --mode lora --epochs 3
+
 refuses 'plan: 6b is no file, no folder and no shape' --model 6b
 refuses 'shapes are qwen3.5-0.8b, 1b, qwen3.5-2b, 3b, .*, 90b' --model nowhere/config.json
 refuses '--device-budget lots: expected a size, as 500M, 1.5G' --model 7b --mode lora --device-budget lots

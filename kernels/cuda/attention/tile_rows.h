@@ -70,6 +70,22 @@ __device__ void Worker<F>::finish_scores(Scores (&scores)[kOwnTiles]) const {
   }
 }
 
+// Merges the sums of a piece into those of the pieces before it.
+template <class F>
+__device__ void Worker<F>::merge(const Sums<F>& sums, Sums<F>& all) const {
+#pragma unroll
+  for (int n = 0; n < F::kTiles; ++n)
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const float total = sum_of(s.totals[8 * n + 2 * t + j]);
+      const MergeFactors factors = merge_pieces(all.top[n][j], all.total[n][j], sums.top[n][j], total);
+#pragma unroll
+      for (int u = 0; u < F::kUnits; ++u)
+#pragma unroll
+        for (int c = j; c < 4; c += 2) all.o[u][n][c] = merged(all.o[u][n][c], sums.o[u][n][c], factors);
+    }
+}
+
 // Values that are rows.
 template <class F>
 __device__ void Worker<F>::add_rows(Sums<F>& sums) const {

@@ -325,6 +325,7 @@ struct Worker {
   __device__ void score_rows(int tile, Scores& scores) const;
   __device__ void finish_scores(Scores (&scores)[kOwnTiles]) const;
   __device__ void add_rows(Sums<F>& sums) const;
+  __device__ void merge(const Sums<F>& sums, Sums<F>& all) const;
   __device__ void write(const Sums<F>& all) const;
 
   // The softmax over the keys of a piece, and the probabilities of the warp's own as B: lane 4 r + i of a tile has keys
@@ -492,20 +493,6 @@ struct Worker {
         *reinterpret_cast<float2*>(row_at(r) + static_cast<uint32_t>(value_dim)) =
             make_float2(g ? sums.top[n][1] : sums.top[n][0], sum_of(s.totals[r]));
     }
-  }
-  // Or merges them into those of the pieces before it.
-  __device__ void merge(const Sums<F>& sums, Sums<F>& all) const {
-#pragma unroll
-    for (int n = 0; n < F::kTiles; ++n)
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const float total = sum_of(s.totals[8 * n + 2 * t + j]);
-        const MergeFactors factors = merge_pieces(all.top[n][j], all.total[n][j], sums.top[n][j], total);
-#pragma unroll
-        for (int u = 0; u < F::kUnits; ++u)
-#pragma unroll
-          for (int c = j; c < 4; c += 2) all.o[u][n][c] = merged(all.o[u][n][c], sums.o[u][n][c], factors);
-      }
   }
 };
 

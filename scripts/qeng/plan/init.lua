@@ -375,8 +375,8 @@ options.set("plan", {
       "weights have to be "
     .. "streamed", kind = "bytes" },
   { "examples", nil, "training: examples of a dataset, for the time that they take", min = 1, number = true },
-  { "example_tokens", 1000, "tokens of an example", min = 1, number = true },
-  { "epochs", 1, "how often each example is met", min = 0, number = true },
+  { "example_tokens", nil, "tokens of an example, by default 1000", min = 1, number = true },
+  { "epochs", nil, "how often each example is met, by default once", min = 0, number = true },
 })
 
 -- The options as given, with their defaults, checked.
@@ -405,6 +405,13 @@ local function checked(given)
   if opt.machine and (opt.bandwidth or opt.link) then
     q.error("value", ("plan: %s has a bandwidth, flops and a link: give the machine or these"):format(opt.machine))
   end
+  if opt.examples and opt.mode == "inference" then
+    q.error("value", "plan: examples are of training, and mode inference has none")
+  end
+  if not opt.examples and (opt.example_tokens or opt.epochs) then
+    q.error("value", "plan: example_tokens and epochs are of examples: say how many")
+  end
+  opt.example_tokens, opt.epochs = opt.example_tokens or 1000, opt.epochs or 1
   if opt.mtp and opt.mode == "onebit" then
     q.error("unsupported", "plan: one-bit training has no head that drafts tokens (mtp)")
   end
