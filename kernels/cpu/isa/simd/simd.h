@@ -31,6 +31,23 @@
 
 namespace qeng::isa::QENG_ISA {
 
+#if defined(QENG_ISA_avx2) || defined(QENG_ISA_neon)  // which have no masks for a part of a vector
+template <class T>
+inline Vec load(const T* p, int64_t n) {
+  if (n >= kWidth) return load(p);
+  T lanes[kWidth] = {};
+  for (int64_t i = 0; i < n; ++i) lanes[i] = p[i];
+  return load(lanes);
+}
+template <class T>
+inline void store(T* p, Vec v, int64_t n) {
+  if (n >= kWidth) return store(p, v);
+  T lanes[kWidth];
+  store(lanes, v);
+  for (int64_t i = 0; i < n; ++i) p[i] = lanes[i];
+}
+#endif
+
 // e^x = 2^n e^r with n = round(x / ln 2) and |r| <= ln(2)/2; e^r = 1 + r + r^2 p(r), p minimax of degree 4 (error
 // 3e-9).
 inline Vec exp_within(Vec x) {  // of what clamp_exponent gives

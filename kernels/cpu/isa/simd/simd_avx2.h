@@ -43,21 +43,6 @@ inline void store(f16* p, Vec v) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
 }
 
-template <class T>
-inline Vec load(const T* p, int64_t n) {
-  if (n >= kWidth) return load(p);
-  T lanes[kWidth] = {};
-  for (int64_t i = 0; i < n; ++i) lanes[i] = p[i];
-  return load(lanes);
-}
-template <class T>
-inline void store(T* p, Vec v, int64_t n) {
-  if (n >= kWidth) return store(p, v);
-  T lanes[kWidth];
-  store(lanes, v);
-  for (int64_t i = 0; i < n; ++i) p[i] = lanes[i];
-}
-
 inline Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
 inline Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
 inline Vec min(Vec a, Vec b) { return _mm256_min_ps(a, b); }

@@ -49,21 +49,6 @@ inline void stream_two(T* p, Vec a, Vec b) {  // there is no such instruction
   store(p, a), store(p + kWidth, b);
 }
 
-template <class T>
-inline Vec load(const T* p, int64_t n) {
-  if (n >= kWidth) return load(p);
-  T lanes[kWidth] = {};
-  for (int64_t i = 0; i < n; ++i) lanes[i] = p[i];
-  return load(lanes);
-}
-template <class T>
-inline void store(T* p, Vec v, int64_t n) {
-  if (n >= kWidth) return store(p, v);
-  T lanes[kWidth];
-  store(lanes, v);
-  for (int64_t i = 0; i < n; ++i) p[i] = lanes[i];
-}
-
 struct Mask {
   uint32x4_t low, high;
 };
