@@ -116,9 +116,48 @@ inline void unpack_position(const uint32_t* run, const float* table, float* to) 
     store(to + lane, look_up<bits>(table, shifted<shift, (shift + bits > 32)>(low + lane, high + lane)));
 }
 
+#if defined(QENG_ISA_avx2)
+// A run of 4 bits, where a look-up of floats takes two permutations and a choice: instead each byte of the levels is looked
+// up for 32 codes at once, and the bytes are put together to floats.
+template <class Place>
+inline void unpack_nibbles(const uint32_t* run, const float* table, Place place) {
+  const __m128i turn = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);  // 4 x 4 bytes
+  const auto of_four = [&](int level) {  // the first bytes of four levels, their second bytes ..
+    return _mm_castsi128_ps(_mm_shuffle_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table + level)), turn));
+  };
+  __m128 plane[4] = {of_four(0), of_four(4), of_four(8), of_four(12)};
+  _MM_TRANSPOSE4_PS(plane[0], plane[1], plane[2], plane[3]);
+  __m256i bytes[4];
+  for (int i = 0; i < 4; ++i) bytes[i] = _mm256_broadcastsi128_si256(_mm_castps_si128(plane[i]));
+  const auto put = [&](int position, int lane, __m256i floats) {
+    store(place(position) + lane, _mm256_castsi256_ps(floats));
+  };
+  for (int word = 0; word < 4; ++word)
+    for (int lane = 0; lane < kLanes; lane += kWidth) {
+      const __m256i codes =
+          _mm256_shuffle_epi8(load_codes(run + kLanes * word + lane), _mm256_broadcastsi128_si256(turn));
+      for (int odd = 0; odd < 2; ++odd) {
+        const __m256i code = _mm256_and_si256(odd ? _mm256_srli_epi16(codes, 4) : codes, _mm256_set1_epi8(15));
+        __m256i b[4];
+        for (int i = 0; i < 4; ++i) b[i] = _mm256_shuffle_epi8(bytes[i], code);
+        const __m256i low01 = _mm256_unpacklo_epi8(b[0], b[1]), high01 = _mm256_unpackhi_epi8(b[0], b[1]),
+                      low23 = _mm256_unpacklo_epi8(b[2], b[3]), high23 = _mm256_unpackhi_epi8(b[2], b[3]);
+        const int first = 8 * word + odd;
+        put(first, lane, _mm256_unpacklo_epi16(low01, low23)),
+            put(first + 2, lane, _mm256_unpackhi_epi16(low01, low23));
+        put(first + 4, lane, _mm256_unpacklo_epi16(high01, high23));
+        put(first + 6, lane, _mm256_unpackhi_epi16(high01, high23));
+      }
+    }
+}
+#endif
+
 // place(position): where the 16 lanes of a position go.
 template <int bits, class Place, int... position>
 inline void unpack_run(const uint32_t* run, const float* table, Place place, std::integer_sequence<int, position...>) {
+#if defined(QENG_ISA_avx2)
+  if constexpr (bits == 4) return unpack_nibbles(run, table, place);
+#endif
   (unpack_position<bits, position>(run, table, place(position)), ...);
 }
 template <class Place>
