@@ -27,7 +27,15 @@ local opt = q.options {
 if (opt.bandwidth > 0) ~= (opt.flops > 0) then
   q.error("usage", "--bandwidth and --flops go together: they stand in for a device that is not here")
 end
-if machines.has(opt.device) then opt.machine, opt.device = opt.device, "cpu" end
+if machines.has(opt.device) then
+  local here = machines.here(opt.device, q.devices())
+  if here then
+    print(("%s is here: planned at what %s measures, not at what is published"):format(opt.device, here))
+    opt.device = here
+  else
+    opt.machine, opt.device = opt.device, "cpu"
+  end
+end
 q.use_device(opt)
 
 local function rate(value, unit) return value > 0 and value * unit or nil end

@@ -207,6 +207,13 @@ assert(planned.step.seconds >= bound * 0.999, "a step is no faster than memory a
 local large = q.plan { model = "90b", mode = "inference", machine = "gb10", context = 64 }
 assert(large.devices[1].placed.host == 0 and large.devices[1].placed.file > 0, "weights of one memory are in no other")
 assert(q.plan({ model = "90b", mode = "inference", machine = "h100", context = 64 }).devices[1].placed.host > 0)
+local is_here = require "qeng.plan.machines".here
+local devices = { { name = "cuda:0", description = "NVIDIA GeForce RTX 4090, compute capability 8.9" },
+  { name = "cuda:1", description = "NVIDIA GH200 480GB, compute capability 9.0" },
+  { name = "cpu", description = "L4 x" } }
+assert(is_here("rtx4090", devices) == "cuda:0" and is_here("GH200", devices) == "cuda:1")
+assert(is_here("l4", devices) == "cpu" and not is_here("gb10", devices))
+assert(not is_here("h200", devices) and not is_here("l40s", devices), "a name is a whole word")
 fails("value", "there is no machine gb11; there are a100, gb10,", q.plan, { model = "1b", machine = "gb11" })
 fails("value", "give the machine or these", q.plan, { model = "1b", machine = "gb10", bandwidth = 1e9, flops = 1e12 })
 fails("value", "examples are of training", q.plan, { model = "1b", mode = "inference", examples = 10 })
