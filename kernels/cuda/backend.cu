@@ -23,7 +23,7 @@ namespace qeng {
 
 namespace {
 
-constexpr int kLeastCapability = 80;  // bf16 tensor cores and cp.async came with Ampere
+constexpr int kLeastCapability = 75;  // half precision on tensor cores of this shape came with Turing
 
 // A ring of pinned memory. What is uploaded is copied here first, so that the caller's memory is free at once and the
 // copy to the device runs beside the host. A piece is used again when the event behind it has passed.
@@ -141,7 +141,7 @@ class CudaBackend : public Backend {
     memory_bytes_ = context_.memory = properties.totalGlobalMem;
     if (context_.capability < kLeastCapability)
       fail("unsupported", "cuda:", index, " is a ", title_, " of compute capability ", properties.major, ".",
-           properties.minor, "; needed is 8.0 or more (Ampere and later)");
+           properties.minor, "; needed is 7.5 or more (Turing and later)");
     const char* wait = std::getenv("QENG_CUDA_SYNC");
     context_.synchronous = wait && std::string(wait) != "0";
     const char* ahead = std::getenv("QENG_CUDA_AHEAD");

@@ -60,12 +60,13 @@ struct CudaContext {
 
   int device = 0;
   int multiprocessors = 0;
-  int capability = 0;       // 80, 86, 89, 90, ...
+  int capability = 0;       // 75, 80, 86, 89, 90, ...
   size_t shared_limit = 0;  // bytes of shared memory that a block may ask for
   size_t memory = 0;        // bytes of the device
   cudaStream_t stream = nullptr;
   Fault* fault = nullptr;  // device memory, for kernels to report into
   SpareMemory& spare;
+  bool tensor_bf16() const { return capability >= 80; }  // tensor cores multiply bf16 (ptx::from_sm80())
   CudaScratch scratch{spare};
   // Of recordings, whose operations hand things on (recorded.cu): x rounded for the next product, in turns; plans of
   // paged attention; and counters, 0 between kernels.

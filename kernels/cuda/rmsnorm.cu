@@ -18,9 +18,15 @@ __device__ Int group_start(Int dim) {
 
 // ---------------------------------------------------------------- forward
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+constexpr int kBlocksAtOnce = 1;  // unasked, ptxas takes so few registers for 7.5 that it spills
+#else
+constexpr int kBlocksAtOnce = 0;  // as it likes
+#endif
+
 // kSum: of the rows sum = x + addend, which are written too; otherwise addend and sum are null.
 template <class T, int kLanes, int kVectors, bool kSum>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
     rmsnorm_rows(const T* __restrict__ x, const T* __restrict__ addend, const T* __restrict__ w, T* sum, T* y,
                  float* rstd, int64_t rows, int dim, float eps, float shift) {
   constexpr int kWidth = kVector<T>, kTeams = kThreads / kLanes;

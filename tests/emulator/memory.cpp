@@ -56,7 +56,10 @@ thread_local cudaError_t last = cudaSuccess;
 cudaError_t stuck = cudaSuccess;
 bool device_open = false;
 
-int shared_optin() { return (capability() >= 90 ? 227 : capability() == 80 || capability() == 87 ? 163 : 99) * 1024; }
+int shared_optin() {  // compute capability 12 is that of smaller GPUs, after 10
+  const int of = capability();
+  return (of < 80 ? 64 : of == 80 || of == 87 ? 163 : of >= 90 && of < 120 ? 227 : 99) * 1024;
+}
 constexpr int kSharedDefault = 48 * 1024;
 
 cudaError_t allocate(void** pointer, size_t bytes, Kind kind) {
@@ -301,7 +304,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->totalGlobalMem = total_memory();
   properties->sharedMemPerBlock = kSharedDefault;
   properties->sharedMemPerBlockOptin = static_cast<size_t>(shared_optin());
-  properties->sharedMemPerMultiprocessor = static_cast<size_t>(shared_optin()) + 1024;
+  properties->sharedMemPerMultiprocessor = static_cast<size_t>(shared_optin()) + (capability() < 80 ? 0 : 1024);
   properties->regsPerBlock = 65536;
   properties->warpSize = 32;
   properties->maxThreadsPerBlock = 1024;
@@ -310,11 +313,14 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   std::memcpy(properties->maxGridSize, grid, sizeof grid);
   properties->major = capability() / 10, properties->minor = capability() % 10;
   properties->multiProcessorCount = 4;  // few, so that grids of a wave or more are small
-  properties->maxThreadsPerMultiProcessor = 2048;
+  properties->maxThreadsPerMultiProcessor = capability() < 80 ? 1024 : 2048;
   properties->l2CacheSize = 32 << 20;
   properties->memoryBusWidth = 256;
   properties->canMapHostMemory = properties->unifiedAddressing = properties->concurrentKernels = 1;
   properties->asyncEngineCount = 2;
+  const char* one = std::getenv("QENG_EMULATOR_ONE_MEMORY");
+  properties->integrated = properties->pageableMemoryAccess = properties->pageableMemoryAccessUsesHostPageTables =
+      one && std::string(one) != "0";
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {

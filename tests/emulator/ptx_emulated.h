@@ -107,6 +107,11 @@ inline void cp_async_16(void* shared, const void* global, uint32_t bytes = 16,
 inline void cp_async_whole(uint32_t shared, const void* global, emulator::Site site = emulator::Site::current()) {
   cp_async_16(emulator::shared_pointer("cp.async", shared, 16, 16, site), global, 16, site);
 }
+inline bool from_sm80(emulator::Site site = emulator::Site::current()) {
+  if (emulator::capability() < 80)
+    emulator::fail("from_sm80", "this device launches no kernel that multiplies bf16", site);
+  return true;
+}
 inline int thread_anew() { return static_cast<int>(threadIdx.x); }
 inline void cp_async_commit() {
   auto& queue = emulator::per_thread<emulator::CopyQueue>();

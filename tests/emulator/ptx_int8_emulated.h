@@ -1,5 +1,6 @@
 // The twins of kernels/cuda/ptx/ptx_int8.h.
 #pragma once
+#include "kernels/cuda/ptx/ptx_sm75.h"
 #include "tests/emulator/ptx_emulated.h"
 
 namespace emulator {
@@ -55,17 +56,20 @@ namespace ptx {
 
 inline void mma_int8(int (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
                      emulator::Site site = emulator::Site::current()) {
+  if (emulator::capability() < 80) return mma_int8_of_m8(c, a, b);
   emulator::CodesMultiply slot{c, a, b};
   emulator::multiply_codes<32>(slot, site);
 }
 inline void mma_int8(int (&c)[4], const uint32_t (&a)[2], const uint32_t (&b)[1],
                      emulator::Site site = emulator::Site::current()) {
+  if (emulator::capability() < 80) return mma_int8_of_m8(c, a, b);
   emulator::CodesMultiply slot{c, a, b};
   emulator::multiply_codes<16>(slot, site);
 }
 
 inline void mma_bits(int (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
                      emulator::Site site = emulator::Site::current()) {
+  if (emulator::capability() < 80) return mma_bits_of_m8(c, a, b);
   emulator::CodesMultiply slot{c, a, b};
   emulator::multiply_bits(slot, site);
 }

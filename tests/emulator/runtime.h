@@ -90,7 +90,6 @@ struct CUevent_st {
 
 namespace emulator {
 
-int capability();  // of the device: 9.0 is 90
 // Queues work, to run after what the dependencies name; or adds it to the stream's capture.
 cudaError_t enqueue(cudaStream_t stream, Work work, std::vector<Dependency> after = {});
 CUstream_st* capturing(cudaStream_t stream);  // the stream, where it captures

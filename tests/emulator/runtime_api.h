@@ -44,7 +44,8 @@ const char* cudaGetErrorName(cudaError_t error);
 cudaError_t cudaGetLastError();
 cudaError_t cudaPeekAtLastError();
 
-// ---- the device: QENG_EMULATOR_CC is its compute capability (9.0), QENG_EMULATOR_MB its memory in MiB (16384)
+// ---- the device: QENG_EMULATOR_CC is its compute capability (9.0), QENG_EMULATOR_MB its memory in MiB (16384); with
+// QENG_EMULATOR_ONE_MEMORY=1 it is a part of the machine, and reads what the host has mapped
 
 enum cudaDeviceAttr {
   cudaDevAttrMaxThreadsPerBlock = 1,
@@ -66,6 +67,7 @@ struct cudaDeviceProp {
   int major, minor, multiProcessorCount, maxThreadsPerMultiProcessor, l2CacheSize, memoryBusWidth;
   int integrated, canMapHostMemory, unifiedAddressing, concurrentKernels, asyncEngineCount;
   int pciBusID, pciDeviceID, pciDomainID;
+  int pageableMemoryAccess, pageableMemoryAccessUsesHostPageTables;
 };
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaSetDevice(int device);
@@ -200,6 +202,8 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable);
 
 namespace emulator {
+
+int capability();  // of the device: 9.0 is 90
 
 // Queues a kernel: `body` runs once per thread. Refuses what CUDA refuses at once (the configuration); what goes wrong
 // in the kernel shows at a synchronisation as cudaErrorLaunchFailure, which sticks, and in last_report(). ahead: it may

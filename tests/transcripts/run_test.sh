@@ -15,16 +15,16 @@ stand_in() {  # FILE, its lines
   chmod +x "$1"
 }
 
-# cuda-present: GPUs by what nvidia-smi says, those of 8.0 or more, each once; nvcc from the environment, the PATH, CUDA_HOME.
+# cuda-present: GPUs by what nvidia-smi says, those of 7.5 or more, each once; nvcc from the environment, the PATH, CUDA_HOME.
 stand_in "$dir/tools/nvcc" ''
 stand_in "$dir/toolkit/bin/nvcc" ''
 mkdir -p "$dir/few"  # what the script calls, and no nvcc that this machine may have
 for tool in bash timeout sed sort awk grep dirname readlink; do ln -s "$(command -v $tool)" "$dir/few/"; done
 present() { env -u CUDACXX -u CUDA_HOME PATH="$dir/smi:$dir/few" "$@" scripts/cuda-present; }
 smi() { stand_in "$dir/smi/nvidia-smi" "$@"; }
-smi 'printf "9.0\n7.5\n12.0\n9.0\n8.6\n"'
-same "GPUs" "$(present CUDACXX="$dir/tools/nvcc -ccbin g++")" "$dir/tools/nvcc 86 90 120"
-smi 'echo 7.5'
+smi 'printf "9.0\n7.0\n12.0\n7.5\n9.0\n8.6\n"'
+same "GPUs" "$(present CUDACXX="$dir/tools/nvcc -ccbin g++")" "$dir/tools/nvcc 75 86 90 120"
+smi 'echo 7.0'
 same "an old GPU" "$(present PATH="$dir/tools:$dir/smi:$dir/few")" "$dir/tools/nvcc"
 smi 'echo "Field \"compute_cap\" is not a valid field to query."; exit 2'
 same "an old nvidia-smi" "$(present CUDA_HOME="$dir/toolkit")" "$dir/toolkit/bin/nvcc"
@@ -70,7 +70,7 @@ touch "$dir/checkout/broken"
 run "nvcc fails" "/nvcc 80" "$configure;$qeng_built;$cuda_built" "run: to go without the CUDA backend"
 same "nvcc fails" "$status $(cat "$dir/out")" "1 "
 rm -r "$dir/checkout/broken" "$dir/checkout/build"
-run "nvcc alone" "/nvcc" "$configure;$qeng_built" "run: nvcc is here but no GPU of compute capability 8.0 or more"
+run "nvcc alone" "/nvcc" "$configure;$qeng_built" "run: nvcc is here but no GPU of compute capability 7.5 or more"
 run "nvcc alone, again" "/nvcc" "$qeng_built" ""
 
 # The real CMake, for the GPUs that are there; and an installation from it, which takes the backend where it was built.

@@ -32,6 +32,7 @@ struct Tiles {
 
 template <class T>
 __global__ void __launch_bounds__(T::kThreads) attention_kernel(Arguments a) {
+  if (!ptx::from_sm80()) return;
   constexpr int kDim = T::kDim, kTall = T::kTall, kStep = T::kStep;
   using Q = typename T::Q;
   using K = typename T::K;
@@ -195,9 +196,9 @@ void launch_tiles(const Attention& op, const AttentionShape& shape, CudaContext&
 void run(const Attention& op, CudaContext& context) {
   const AttentionShape shape = attention_shape(op);
   if (context.capability == 90 && attention_sm90(op, shape, context)) return;
-  const bool tensor_cores = shape.value_dim == shape.dim && op.q.dtype == DType::bf16 && op.scale > 0 &&
-                            aligned(op.q.data, 16) && aligned(op.k.data, 16) && aligned(op.v.data, 16) &&
-                            aligned(op.o.data, 16);
+  const bool tensor_cores = context.tensor_bf16() && shape.value_dim == shape.dim && op.q.dtype == DType::bf16 &&
+                            op.scale > 0 && aligned(op.q.data, 16) && aligned(op.k.data, 16) &&
+                            aligned(op.v.data, 16) && aligned(op.o.data, 16);
   if (op.softcap > 0) {  // heads of the models that have it
     if (tensor_cores && shape.dim == 128) return launch_tiles<Tiles<128, 4, 2, 32, true>>(op, shape, context);
     if (tensor_cores && shape.dim == 256) return launch_tiles<Tiles<256, 8, 1, 32, true>>(op, shape, context);

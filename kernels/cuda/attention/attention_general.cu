@@ -22,25 +22,26 @@ struct Sizes {
   float scale, softcap;
 };
 
-template <class T>
+template <int kCount, class T>
 __device__ void load_tile(float* tile, const T* matrix, int64_t stride, int first, int end, Width width) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  for (int row = static_cast<int>(threadIdx.x) / kWarp; row < kRows; row += kThreads / kWarp)
+  for (int row = static_cast<int>(threadIdx.x) / kWarp; row < kCount; row += kThreads / kWarp)
     for (int d = lane; d < width.dim; d += kWarp)
       tile[row * width.pitch + d] = first + row < end ? to_f32(matrix[(first + row) * stride + d]) : 0.0f;
 }
 
 // x[i] = <a, row of b>, for the rows lane, lane + kLanes, ...
-__device__ inline void dots(float (&x)[kStep / kLanes], const float* a, const float* b, int lane, Width width) {
+template <int kMine>
+__device__ inline void dots(float (&x)[kMine], const float* a, const float* b, int lane, Width width) {
   for (float& sum : x) sum = 0;
   for (int d = 0; d < width.dim; ++d)
 #pragma unroll
-    for (int i = 0; i < kStep / kLanes; ++i) x[i] = fmaf(a[d], b[(lane + i * kLanes) * width.pitch + d], x[i]);
+    for (int i = 0; i < kMine; ++i) x[i] = fmaf(a[d], b[(lane + i * kLanes) * width.pitch + d], x[i]);
 }
 // sum[i] += sum_j p[j] row j of b, at the columns lane, lane + kLanes, ...
-template <int kColumns>
+template <int kCount, int kColumns>
 __device__ inline void add_rows(float (&sum)[kColumns], const float* p, const float* b, int lane, Width width) {
-  for (int j = 0; j < kStep; ++j)
+  for (int j = 0; j < kCount; ++j)
 #pragma unroll
     for (int i = 0; i < kColumns; ++i)
       if (lane + i * kLanes < width.dim) sum[i] = fmaf(p[j], b[j * width.pitch + lane + i * kLanes], sum[i]);
@@ -95,11 +96,11 @@ __global__ void __launch_bounds__(kThreads, 2) attention_general_kernel(Forward<
     const Span span = keys_seen(tile, tile.first, min(tile.first + kRows, tile.q_end), sizes.window, kStep);
     float o[kColumns] = {};
     SoftmaxRow softmax;
-    load_tile(q, a.q + int64_t{head} * sizes.key.dim, q_stride, tile.first, tile.q_end, sizes.key);
+    load_tile<kRows>(q, a.q + int64_t{head} * sizes.key.dim, q_stride, tile.first, tile.q_end, sizes.key);
     for (int j0 = span.begin; j0 < span.end; j0 += kStep) {
       __syncthreads();
-      load_tile(k, a.k + int64_t{kv_head} * sizes.key.dim, k_stride, j0, tile.k_end, sizes.key);
-      load_tile(v, a.v + int64_t{kv_head} * sizes.value.dim, v_stride, j0, tile.k_end, sizes.value);
+      load_tile<kStep>(k, a.k + int64_t{kv_head} * sizes.key.dim, k_stride, j0, tile.k_end, sizes.key);
+      load_tile<kStep>(v, a.v + int64_t{kv_head} * sizes.value.dim, v_stride, j0, tile.k_end, sizes.value);
       __syncthreads();
       float s[kStep / kLanes], top = kMasked;
       dots(s, q + row * sizes.key.pitch, k, lane, sizes.key);
@@ -120,7 +121,7 @@ __global__ void __launch_bounds__(kThreads, 2) attention_general_kernel(Forward<
       }
       for (float& x : o) x *= factor;
       __syncwarp();  // the threads of a row are of one warp
-      add_rows(o, p + row * kPitch, v, lane, sizes.value);
+      add_rows<kStep>(o, p + row * kPitch, v, lane, sizes.value);
     }
     softmax.total = row_sum(softmax.total);
     if (t >= tile.q_end) continue;
@@ -139,14 +140,19 @@ struct Backward {
   AttentionPlan* plan;
 };
 
+// Rows of the other side at a time: fewer where they are long, so that 64 KB hold them. The bits are the same.
+template <int kColumns>
+constexpr int kOthers = kColumns > 16 ? 8 : kStep;
+
 template <class T, TileSide kSide, int kColumns>
 __global__ void __launch_bounds__(kThreads, 2) attention_grad_general_kernel(Backward<T> a) {
   constexpr bool kKeys = kSide == TileSide::keys;
+  constexpr int kOther = kOthers<kColumns>, kMine = kOther / kLanes;
   const Sizes& sizes = a.sizes;
   const Width key = sizes.key, value = sizes.value;
   float* own1 = reinterpret_cast<float*>(shared_memory());  // q or k; the second of each side: dout or v
-  float *own2 = own1 + kRows * key.pitch, *other1 = own2 + kRows * value.pitch, *other2 = other1 + kStep * key.pitch;
-  float *p = other2 + kStep * value.pitch, *ds = p + kRows * kPitch;
+  float *own2 = own1 + kRows * key.pitch, *other1 = own2 + kRows * value.pitch, *other2 = other1 + kOther * key.pitch;
+  float *p = other2 + kOther * value.pitch, *ds = p + kRows * kPitch;
   int* shared_item = reinterpret_cast<int*>(ds + kRows * kPitch);
   const int row = static_cast<int>(threadIdx.x) / kLanes, lane = static_cast<int>(threadIdx.x) % kLanes;
   const int columns = kKeys ? sizes.kv_heads : sizes.heads, other_columns = kKeys ? sizes.heads : sizes.kv_heads;
@@ -159,27 +165,27 @@ __global__ void __launch_bounds__(kThreads, 2) attention_grad_general_kernel(Bac
     const int own_head = item % columns, kv_head = kKeys ? own_head : own_head / sizes.group;
     const int own_end = kKeys ? tile.k_end : tile.q_end, other_end = kKeys ? tile.q_end : tile.k_end;
     const int mine = tile.first + row, last = min(tile.first + kRows, own_end);
-    const Span span = kKeys ? queries_seeing(tile, tile.first, last, sizes.window, kStep)
-                            : keys_seen(tile, tile.first, last, sizes.window, kStep);
+    const Span span = kKeys ? queries_seeing(tile, tile.first, last, sizes.window, kOther)
+                            : keys_seen(tile, tile.first, last, sizes.window, kOther);
     float sum1[kColumns] = {}, sum2[kKeys ? kColumns : 1] = {};
-    load_tile(own1, (kKeys ? a.k : a.q) + stride(own_head, key), stride(columns, key), tile.first, own_end, key);
-    load_tile(own2, (kKeys ? a.v : a.dout) + stride(own_head, value), stride(columns, value), tile.first, own_end,
-              value);
+    load_tile<kRows>(own1, (kKeys ? a.k : a.q) + stride(own_head, key), stride(columns, key), tile.first, own_end, key);
+    load_tile<kRows>(own2, (kKeys ? a.v : a.dout) + stride(own_head, value), stride(columns, value), tile.first,
+                     own_end, value);
     for (int h = kKeys ? kv_head * sizes.group : own_head, past = kKeys ? h + sizes.group : h + 1; h < past; ++h) {
       const int other_head = kKeys ? h : kv_head;
       const int64_t statistics = int64_t{h} * sizes.tq;
-      for (int s0 = span.begin; s0 < span.end; s0 += kStep) {
+      for (int s0 = span.begin; s0 < span.end; s0 += kOther) {
         __syncthreads();
-        load_tile(other1, (kKeys ? a.q : a.k) + stride(other_head, key), stride(other_columns, key), s0, other_end,
-                  key);
-        load_tile(other2, (kKeys ? a.dout : a.v) + stride(other_head, value), stride(other_columns, value), s0,
-                  other_end, value);
+        load_tile<kOther>(other1, (kKeys ? a.q : a.k) + stride(other_head, key), stride(other_columns, key), s0,
+                          other_end, key);
+        load_tile<kOther>(other2, (kKeys ? a.dout : a.v) + stride(other_head, value), stride(other_columns, value), s0,
+                          other_end, value);
         __syncthreads();
-        float s[kStep / kLanes], dp[kStep / kLanes];
+        float s[kMine], dp[kMine];
         dots(s, own1 + row * key.pitch, other1, lane, key);
         dots(dp, own2 + row * value.pitch, other2, lane, value);
 #pragma unroll
-        for (int i = 0; i < kStep / kLanes; ++i) {
+        for (int i = 0; i < kMine; ++i) {
           const int other = s0 + lane + i * kLanes, t = kKeys ? other : mine, j = kKeys ? mine : other;
           const bool seen = t < tile.q_end && AttentionTile::sees(tile.keys_after(t, j), sizes.window);
           const float lse = seen ? a.lse[statistics + t] * kLog2e : 0, delta = seen ? a.delta[statistics + t] : 0;
@@ -189,8 +195,8 @@ __global__ void __launch_bounds__(kThreads, 2) attention_grad_general_kernel(Bac
           ds[row * kPitch + lane + i * kLanes] = s[i] * (dp[i] - delta) * score.slope;
         }
         __syncwarp();  // the threads of a row are of one warp
-        add_rows(sum1, ds + row * kPitch, other1, lane, key);
-        if constexpr (kKeys) add_rows(sum2, p + row * kPitch, other2, lane, value);
+        add_rows<kOther>(sum1, ds + row * kPitch, other1, lane, key);
+        if constexpr (kKeys) add_rows<kOther>(sum2, p + row * kPitch, other2, lane, value);
       }
     }
     if (mine >= own_end) continue;
@@ -221,7 +227,8 @@ void launch_forward(const Attention& op, const AttentionShape& shape, CudaContex
 
 template <class T, TileSide kSide, int kColumns>
 void launch_pass(const AttentionGrad& op, const AttentionShape& shape, CudaContext& context) {
-  const PlanWish wish{kSide, kRows, kStep};
+  constexpr int kOther = kOthers<kColumns>;
+  const PlanWish wish{kSide, kRows, kOther};
   const Sizes sizes = sizes_of(op, shape);
   const Backward<T> a{op.q.as<T>(),
                       op.k.as<T>(),
@@ -234,8 +241,9 @@ void launch_pass(const AttentionGrad& op, const AttentionShape& shape, CudaConte
                       op.dv.as<T>(),
                       sizes,
                       plan_attention(shape, op.cu_q, op.cu_k, wish, context)};
-  const size_t shared =
-      sizeof(float) * static_cast<size_t>(2 * kRows * (sizes.key.pitch + sizes.value.pitch + kPitch)) + sizeof(int);
+  const size_t shared = sizeof(float) * static_cast<size_t>((kRows + kOther) * (sizes.key.pitch + sizes.value.pitch) +
+                                                            2 * kRows * kPitch) +
+                        sizeof(int);
   const int columns = kSide == TileSide::keys ? shape.kv_heads : shape.heads;
   QENG_LAUNCH(context, (attention_grad_general_kernel<T, kSide, kColumns>),
               plan_blocks(most_tiles(shape, wish) * columns, context), dim3(kThreads), shared, a);

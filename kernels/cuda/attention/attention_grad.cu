@@ -78,6 +78,7 @@ __device__ inline bool take(const Arguments& a, Item* item) {
 // spilled, all along: of the 255, sums and own operands take 192.
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kThreads == 128 ? 2 : 1) attention_grad_kernel(Arguments a) {
+  if (!ptx::from_sm80()) return;
   constexpr bool kKeys = T::kSide == TileSide::keys;
   constexpr int kDim = T::kDim, kOther = T::kOther, kShare = T::kShare, kChunk = 16;
   using Own = typename T::Own;
@@ -351,8 +352,8 @@ void run(const AttentionGrad& op, CudaContext& context) {
   if (context.capability == 90 && attention_grad_sm90(op, shape, context)) return;
 
   // All fit 99 KB of shared memory, so that one table serves sm_80 and later.
-  const bool tensor_cores = shape.value_dim == shape.dim && op.q.dtype == DType::bf16 && op.scale > 0 &&
-                            aligned_for(8, op.q, op.k, op.v, op.dout, op.dq, op.dk, op.dv);
+  const bool tensor_cores = context.tensor_bf16() && shape.value_dim == shape.dim && op.q.dtype == DType::bf16 &&
+                            op.scale > 0 && aligned_for(8, op.q, op.k, op.v, op.dout, op.dq, op.dk, op.dv);
   if (op.softcap > 0) {  // heads of the models that have it, divided for tanh to find registers
     if (tensor_cores && shape.dim == 128) return launch_passes<128, 8, 2, 32, true>(op, shape, context);
     if (tensor_cores && shape.dim == 256) return launch_passes<256, 8, 2, 32, true>(op, shape, context);

@@ -61,6 +61,7 @@ struct Paged {
   float scale, softcap, inverse_cap;  // scale and softcap times log2(e), and 1 / softcap
   const float* sinks;                 // [heads], or null
   bool vectors;                       // rows of the pools are whole 16-byte vectors
+  bool in_turn;                       // values take the place of keys, where shared memory is too small for both
   float* partial;                     // of a divided plan: [items, columns, kTileRows, partial_row]
   PagedShape shape;
   PagedPlan* plan;
@@ -74,8 +75,9 @@ __device__ int value_dim_of(const PagedShape& shape) {
 }
 
 // Keys [begin, begin + kStep) of a sequence and their values, as rows of key_pitch and value_pitch floats; those outside
-// [low, high) are zeros, and so are columns from the row's end to the next multiple of four.
-template <class T, int n, bool kPlain>
+// [low, high) are zeros, and so are columns from the row's end to the next multiple of four. With
+// kInTurn k or v may be null: not wanted.
+template <class T, int n, bool kPlain, bool kInTurn>
 __device__ void load_keys(const Paged<T>& a, int sequence, int kv_head, int begin, int low, int high, int key_pitch,
                           int value_pitch, float* k, float* v) {
   const PagedShape& shape = a.shape;
@@ -97,8 +99,9 @@ __device__ void load_keys(const Paged<T>& a, int sequence, int kv_head, int begi
       const int64_t slot = int64_t{page} * shape.page_tokens + key % shape.page_tokens;
       const int64_t place = slot * shape.kv_heads + kv_head, at = place * (shape.dim / kRowElements<T>);
       const int64_t value_at = kPlain ? at : place * (value_dim / kRowElements<T>);
-      if (kPlain || piece * n < shape.dim) keys[u] = Piece<T, n>::read(a.k_pool + at, piece);
-      if (kPlain || piece * n < value_dim) values[u] = Piece<T, n>::read(a.v_pool + value_at, piece);
+      if ((!kInTurn || k) && (kPlain || piece * n < shape.dim)) keys[u] = Piece<T, n>::read(a.k_pool + at, piece);
+      if ((!kInTurn || v) && (kPlain || piece * n < value_dim))
+        values[u] = Piece<T, n>::read(a.v_pool + value_at, piece);
     }
 #pragma unroll
     for (int u = 0; u < kBatch; ++u) {
@@ -106,10 +109,10 @@ __device__ void load_keys(const Paged<T>& a, int sequence, int kv_head, int begi
       if (row >= kStep) continue;
       float x[n];
       keys[u].widen(x);
-      if (kPlain || piece < key_pieces)
+      if ((!kInTurn || k) && (kPlain || piece < key_pieces))
         for (int e = 0; e < n; ++e) k[row * key_pitch + piece * n + e] = x[e];
       values[u].widen(x);
-      if (kPlain || piece < value_pieces)
+      if ((!kInTurn || v) && (kPlain || piece < value_pieces))
         for (int e = 0; e < n; ++e) v[row * value_pitch + piece * n + e] = x[e];
     }
   }
@@ -122,7 +125,9 @@ __global__ void __launch_bounds__(kThreads) paged_attention_kernel(Paged<T> a) {
   const int fours = fours_of(shape.dim), pitch = 4 * fours + 4;  // pitch_of(), by what is there
   const int value_fours = fours_of(value_dim), value_pitch = 4 * value_fours + 4;
   float* q = reinterpret_cast<float*>(shared_memory());
-  float *k = q + kTileRows * pitch, *v = k + kStep * pitch, *p = v + kStep * value_pitch;
+  const bool in_turn = kColumns > 1 && a.in_turn;
+  float *k = q + kTileRows * pitch, *v = in_turn ? k : k + kStep * pitch;
+  float* p = in_turn ? k + kStep * max(pitch, value_pitch) : v + kStep * value_pitch;
   int* shared_item = reinterpret_cast<int*>(p + kTileRows * kStep);
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
 
@@ -153,15 +158,19 @@ __global__ void __launch_bounds__(kThreads) paged_attention_kernel(Paged<T> a) {
       RowSums<kColumns> sums[kOwn];
       const int first = piece * kPieceKeys, last = min(first + kPieceKeys, end);
       for (int begin = max(first, lowest / kStep * kStep); begin < last; begin += kStep) {
-        __syncthreads();
-        const auto load_by = [&](auto n) {
-          load_keys<T, n, kPlain>(a, item.sequence, kv_head, begin, lowest, last, pitch, value_pitch, k, v);
+        const auto load_sides = [&](float* keys, float* values) {
+          const auto load_by = [&](auto n) {
+            load_keys<T, n, kPlain, (kColumns > 1)>(a, item.sequence, kv_head, begin, lowest, last, pitch, value_pitch,
+                                                    keys, values);
+          };
+          __syncthreads();
+          if (a.vectors)
+            load_by(std::integral_constant<int, kWide<T>>());
+          else
+            load_by(std::integral_constant<int, kNarrow<T>>());
+          __syncthreads();
         };
-        if (a.vectors)
-          load_by(std::integral_constant<int, kWide<T>>());
-        else
-          load_by(std::integral_constant<int, kNarrow<T>>());
-        __syncthreads();
+        load_sides(k, in_turn ? nullptr : v);
 
         float scores[kOwn] = {};
         for (int d = 0; d < fours; ++d) {
@@ -193,6 +202,7 @@ __global__ void __launch_bounds__(kThreads) paged_attention_kernel(Paged<T> a) {
             for (float& x : row.o[u]) x *= factor;
         }
         __syncwarp();
+        if (in_turn) load_sides(nullptr, v);
         for (int j = 0; j < kStep; j += 4) {
           float weights[kOwn][4];
 #pragma unroll
@@ -297,8 +307,12 @@ void launch_paged(const PagedAttention& op, const PagedOutput& out, CudaContext&
     constexpr int n = 16 / sizeof(T);
     a.vectors = a.shape.dim % n == 0 && a.shape.value_dim % n == 0 && aligned_for(n, op.k_pool, op.v_pool);
   }
-  const int floats = (kTileRows + kStep) * pitch_of(a.shape.dim) + kStep * pitch_of(a.shape.value_dim);
-  const size_t shared = static_cast<size_t>(floats + kTileRows * kStep + 1) * sizeof(float);
+  const int keys = pitch_of(a.shape.dim), values = pitch_of(a.shape.value_dim);
+  const auto bytes = [&](int floats) {
+    return static_cast<size_t>(kTileRows * (keys + kStep) + kStep * floats + 1) * sizeof(float);
+  };
+  a.in_turn = bytes(keys + values) > context.shared_limit;
+  const size_t shared = bytes(a.in_turn ? std::max(keys, values) : keys + values);
   const int64_t most_items = int64_t{a.shape.most_tiles} * a.shape.most_pieces * a.shape.columns;
   QENG_LAUNCH(context, (paged_attention_kernel<T, kColumns, kPlain>), plan_blocks(most_items, context), dim3(kThreads),
               shared, a);

@@ -326,6 +326,7 @@ struct MmaWorker {
 
 template <class F>
 __global__ void __launch_bounds__(kThreads) paged_mma_kernel(const __grid_constant__ MmaArguments a) {
+  if (!ptx::from_sm80()) return;
   ptx::begin_ahead();
   MmaWorker<F> worker(a);
   const PagedShape& shape = a.out.shape;
@@ -380,8 +381,9 @@ bool launch_dims(const PagedAttention& op, const PagedOutput& out, CudaContext& 
 bool suits_paged_mma(const PagedAttention& op, const CudaContext& context) {
   const int64_t dim = op.q.shape[2];
   const DType stored = op.k_pool.dtype;
-  return op.q.dtype == DType::bf16 && !op.k_levels && !op.v_levels && op.v_pool.dtype == stored &&
-         (stored == DType::bf16 || stored == DType::f16) && op.o.shape[2] == dim && op.softcap == 0 && op.scale > 0 &&
+  return context.tensor_bf16() && op.q.dtype == DType::bf16 && !op.k_levels && !op.v_levels &&
+         op.v_pool.dtype == stored && (stored == DType::bf16 || stored == DType::f16) && op.o.shape[2] == dim &&
+         op.softcap == 0 && op.scale > 0 &&
          (dim == 64 || dim == 128 || (dim == 256 && Form<bf16, 256, kTileRows>::kShared <= context.shared_limit)) &&
          aligned(op.k_pool.data, 16) && aligned(op.v_pool.data, 16);
 }

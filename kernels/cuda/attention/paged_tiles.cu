@@ -21,6 +21,7 @@ using namespace tiles;
 
 template <class F>
 __global__ void __launch_bounds__(kThreads, 2) paged_tiles_kernel(PagedSides a, CodeTables layout) {
+  if (!ptx::from_sm80()) return;
   ptx::begin_ahead();
   char* tables = shared_memory();
   Worker<F> worker(a, layout, *reinterpret_cast<Shared<F>*>(tables + layout.bytes()));
@@ -77,7 +78,7 @@ bool launch_tiles(const PagedSides& sides, const CodeTables& layout, CudaContext
 
 bool paged_by_tiles(const PagedSides& sides, CudaContext& context) {
   const PagedShape& shape = sides.out.shape;
-  if (sides.q_f32 || shape.page_tokens % kTileKeys != 0 || shape.dim % kv_codes::kRun != 0 ||
+  if (!context.tensor_bf16() || sides.q_f32 || shape.page_tokens % kTileKeys != 0 || shape.dim % kv_codes::kRun != 0 ||
       shape.value_dim % kv_codes::kRun != 0 || !aligned(sides.q, 16) || !aligned(sides.keys.codes, 16) ||
       !aligned(sides.values.codes, 16))
     return false;

@@ -150,6 +150,7 @@ template <class Form, class T>
 __global__ void __launch_bounds__(kThreads, 1)
     delta_rows_grad(const Delta<T> op, const DeltaPrepared prepared, const DeltaStates kept, const T* dout,
                     const DeltaGradients out, int stages) {
+  if (!ptx::from_sm80()) return;
   using Tiles = ColumnTiles<Form>;
   using Wgmma = Products<Form::kWgmma>;
   constexpr int kParts = Form::kParts, kDims = Form::kDims;

@@ -97,6 +97,7 @@ struct Shared {
 template <class T, bool kVectors>
 __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
     paged_delta_row(const Delta<T> op, const DeltaPages pages, int32_t* chunks, T* o) {
+  if (!ptx::from_sm80()) return;
   constexpr int kParts = kDerived<T>;
   const DeltaSequence sequence(op, pages, static_cast<int>(blockIdx.y));
   if (blockIdx.x == 0 && threadIdx.x == 0) chunks[blockIdx.y] = sequence.chunks();

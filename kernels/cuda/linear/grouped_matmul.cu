@@ -57,6 +57,7 @@ __global__ void __launch_bounds__(simt_tile::kThreads, 1)  // unasked, ptxas tak
 
 template <class Out, bool kTall>
 __global__ void __launch_bounds__(mma_tile::kThreads) grouped_mma(Product p) {
+  if (!ptx::from_sm80()) return;
   using namespace mma_tile;
   if (blockIdx.x == 0 && blockIdx.y == 0) check_experts(p.experts);
   const ExpertRows of = expert_rows<kRows>(p.experts, blockIdx.y);
@@ -85,14 +86,14 @@ __global__ void __launch_bounds__(mma_tile::kThreads) grouped_mma(Product p) {
   });
 }
 
-bool fits_mma(const GroupedMatmul& op, const Product& p) {
-  return op.x.dtype == DType::bf16 && p.n % 8 == 0 && p.k % 8 == 0 && aligned(p.x, 16) && aligned(p.w, 16) &&
-         aligned(p.y, 16);
+bool fits_mma(const GroupedMatmul& op, const Product& p, const CudaContext& context) {
+  return context.tensor_bf16() && op.x.dtype == DType::bf16 && p.n % 8 == 0 && p.k % 8 == 0 && aligned(p.x, 16) &&
+         aligned(p.w, 16) && aligned(p.y, 16);
 }
 
 // Weights of x's dtype.
 void multiply(const GroupedMatmul& op, const Product& p, CudaContext& context) {
-  if (fits_mma(op, p)) {
+  if (fits_mma(op, p, context)) {
     const dim3 grid(static_cast<unsigned>(ceil_div(p.n, mma_tile::kColumns)),
                     expert_slots<mma_tile::kRows>(op.name, p.experts));
     for_float(op.y, [&](auto* type) {

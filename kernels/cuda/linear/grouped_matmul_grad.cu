@@ -40,6 +40,7 @@ __global__ void __launch_bounds__(simt_tile::kThreads) grouped_simt_grad(Gradien
 }
 
 __global__ void __launch_bounds__(mma_tile::kThreads) grouped_mma_grad(Gradient g) {
+  if (!ptx::from_sm80()) return;
   using namespace mma_tile;
   if (blockIdx.x == 0 && blockIdx.y == 0) check_experts(g.experts);
   const ExpertRows of = rows_of(g, static_cast<int>(blockIdx.y));
@@ -98,8 +99,8 @@ void run(const GroupedMatmulGrad& op, CudaContext& context) {
                   sizeof(float) * kBiasColumns * kBiasTeams, g);
     });
   if (!op.dw) return;
-  const bool tensor_cores = op.dy.dtype == DType::bf16 && n % 8 == 0 && k % 8 == 0 && aligned(op.dy.data, 16) &&
-                            aligned(op.x.data, 16) && aligned(op.dw.data, 16);
+  const bool tensor_cores = context.tensor_bf16() && op.dy.dtype == DType::bf16 && n % 8 == 0 && k % 8 == 0 &&
+                            aligned(op.dy.data, 16) && aligned(op.x.data, 16) && aligned(op.dw.data, 16);
   if (tensor_cores) {
     const int64_t tiles = ceil_div(n, mma_tile::kRows) * ceil_div(k, mma_tile::kColumns);
     QENG_LAUNCH(context, grouped_mma_grad, grid_of(op, g, tiles), dim3(mma_tile::kThreads),

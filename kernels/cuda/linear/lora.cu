@@ -1,6 +1,6 @@
 // The products of low-rank adapters, LoraDown, LoraDownGrad and LoraUpGrad, by mma.m16n8k16: the ranks are so few that the
-// time is that of reading x or dy, which is read once. Where operands are f32, not aligned or of high rank, these are
-// products one after another.
+// time is that of reading x or dy, which is read once. Where operands are f32, not aligned or of high rank, or tensor cores
+// have no bf16, these are products one after another.
 #include <algorithm>
 
 #include "kernels/cuda/linear/gemm.h"
@@ -86,6 +86,7 @@ struct DownTiles {
 // A block makes 64 rows of all u.
 template <int kWidth>
 __global__ void __launch_bounds__(kThreads, 2) lora_down(const __grid_constant__ Down p) {
+  if (!ptx::from_sm80()) return;
   using T = DownTiles<kWidth>;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, row0 = static_cast<int>(threadIdx.x) / kWarp * 16;
   const int64_t first = int64_t{blockIdx.x} * kTile;
@@ -156,6 +157,7 @@ struct DownGradTiles {
 
 template <int kWidth>
 __global__ void __launch_bounds__(kThreads, 2) lora_down_grad(const __grid_constant__ DownGrad p) {
+  if (!ptx::from_sm80()) return;
   using T = DownGradTiles<kWidth>;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, own = static_cast<int>(threadIdx.x) / kWarp * 32;
   const int64_t column0 = int64_t{blockIdx.x} * kWide, begin = int64_t{blockIdx.y} * p.rows_of_block;
@@ -230,6 +232,7 @@ struct UpGradTiles {
 
 template <int kWidth>
 __global__ void __launch_bounds__(kThreads, 2) lora_up_grad(const __grid_constant__ UpGrad p) {
+  if (!ptx::from_sm80()) return;
   using T = UpGradTiles<kWidth>;
   using Side = typename T::Side;
   char* const shared = shared_memory();
@@ -343,10 +346,10 @@ bool whole_rows(const View& view) {
 }
 
 // The matrices as one; none where kernels of few ranks do not take them. ranks: which dimension the rank is.
-Adapters together(const View& x, const std::vector<View>& in, int rank_at) {
+Adapters together(const View& x, const std::vector<View>& in, int rank_at, const CudaContext& context) {
   Adapters all{};
   int64_t width = 0;
-  bool fits = whole_rows(x) && in.size() <= kMostAdapters;
+  bool fits = context.tensor_bf16() && whole_rows(x) && in.size() <= kMostAdapters;
   for (const View& each : in) {
     width += each.shape[rank_at];
     fits = fits && whole_rows(each) && each.shape[rank_at] % 8 == 0;
@@ -363,7 +366,7 @@ int width_of(const Adapters& all) { return all.each[all.count - 1].first + all.e
 }  // namespace
 
 void run(const LoraDown& op, CudaContext& context) {
-  Down p{together(op.x, op.a, 0), op.x.as<bf16>(), op.x.rows(), op.x.columns()};
+  Down p{together(op.x, op.a, 0, context), op.x.as<bf16>(), op.x.rows(), op.x.columns()};
   if (p.a.count == 0) {
     for (size_t i = 0; i < op.a.size(); ++i)
       run(Matmul{.a = op.x, .b = op.a[i], .c = op.u[i], .trans_b = true, .alpha = op.alpha[i]}, context);
@@ -378,7 +381,7 @@ void run(const LoraDown& op, CudaContext& context) {
 }
 
 void run(const LoraDownGrad& op, CudaContext& context) {
-  DownGrad p{together(op.x, op.du, 1), op.x.as<bf16>(), op.x.rows(), op.x.columns(), 0};
+  DownGrad p{together(op.x, op.du, 1, context), op.x.as<bf16>(), op.x.rows(), op.x.columns(), 0};
   bool fits = p.du.count > 0 && p.rows > 0;
   for (const View& da : op.da) fits = fits && da.dtype == DType::f32 && aligned(da.data, 16);
   if (!fits) {
@@ -404,8 +407,9 @@ void run(const LoraDownGrad& op, CudaContext& context) {
 
 void run(const LoraUpGrad& op, CudaContext& context) {
   const int64_t rows = op.dy.rows(), n = op.dy.columns(), rank = op.b.columns();
-  const bool fits = whole_rows(op.dy) && whole_rows(op.b) && whole_rows(op.u) && aligned(op.du.data, 16) &&
-                    rank <= kMostRank && rows > 0 && (!op.db || (op.db.dtype == DType::f32 && aligned(op.db.data, 16)));
+  const bool fits = context.tensor_bf16() && whole_rows(op.dy) && whole_rows(op.b) && whole_rows(op.u) &&
+                    aligned(op.du.data, 16) && rank <= kMostRank && rows > 0 &&
+                    (!op.db || (op.db.dtype == DType::f32 && aligned(op.db.data, 16)));
   if (!fits) {
     run(Matmul{.a = op.dy, .b = op.b, .c = op.du, .alpha = op.alpha}, context);
     if (op.db) run(Matmul{.a = op.dy, .b = op.u, .c = op.db, .trans_a = true, .acc = op.acc}, context);

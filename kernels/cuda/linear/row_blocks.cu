@@ -309,6 +309,11 @@ dim3 blocks_grid(const char* name, const RowProducts& p, int rows) {
 }
 template <class Block, int kWeights>
 constexpr size_t kSharedBytes = size_t{kRowWarps} * RingOf<Block, kWeights>::kWarpBytes;
+// Several rows of some formats take more than the 64 KB of 7.5, which goes on by kernels of one row.
+template <class Block, int kWeights>
+bool fits(const CudaContext& context) {
+  return kSharedBytes<Block, kWeights> + kEndBytes <= context.shared_limit;
+}
 
 // What follows the product (row_end.h) may cost the loop no instruction. So it is a call, but for ternary, whose loop is
 // shorter with it inside; and IQ1_M's kernels, which would be longer both ways, leave it to a kernel of its own.
@@ -400,14 +405,15 @@ void block_products(const char* name, const RowProducts& p, const RowEnd& end, D
                         dim3(kRowWarps * kWarp), (kSharedBytes<Block, kWeights> + kEndBytes), p, end);
     };
     constexpr std::integral_constant<int, 1> one;
+    constexpr int kMany = kManyWeightRows<Block>, kSome = kWeightRows<Block, 1>;
     if constexpr (std::is_same_v<Block, blocks::OneBit>)
       bit_products(p, end, context);
-    else if (p.rows > 1)
-      queue(one, std::integral_constant<int, kBatchRows>());
-    else if (n >= kManyRows)
-      queue(std::integral_constant<int, kManyWeightRows<Block>>(), one);
+    else if (p.rows == 1 && n >= kManyRows && fits<Block, kMany>(context))
+      queue(std::integral_constant<int, kMany>(), one);
+    else if (p.rows == 1 && fits<Block, kSome>(context))
+      queue(std::integral_constant<int, kSome>(), one);
     else
-      queue(std::integral_constant<int, kWeightRows<Block, 1>>(), one);
+      queue(one, std::integral_constant<int, kBatchRows>());
   });
 }
 
@@ -422,7 +428,7 @@ void grouped_blocks(const char* name, const GroupedProducts& g, DType dtype, Cud
       QENG_LAUNCH(context, (grouped_block_rows<Block, kRows>), grid, dim3(kRowWarps * kWarp),
                   (kSharedBytes<Block, kWeights>), g);
     };
-    if (mostly_single(g.experts))
+    if (mostly_single(g.experts) && fits<Block, kWeightRows<Block, 1>>(context))
       queue(std::integral_constant<int, 1>());
     else
       queue(std::integral_constant<int, kBatchRows>());

@@ -1,5 +1,6 @@
-// RowLinear, and GroupedMatmul apart, by f32 weights, and by bf16 and f16 whose rows are no whole vectors, in f32; x is
-// rounded to bf16 where the weight is bf16. Other products of bf16 and f16 weights are for tensor cores (row_tensor.h).
+// RowLinear, and GroupedMatmul apart, by f32 weights, and by bf16 and f16 whose rows are no whole vectors or on GPUs before
+// 8.0, in f32; x is rounded to bf16 where the weight is bf16. Other products of bf16 and f16 weights are for tensor cores
+// (row_tensor.h).
 #include "kernels/cuda/linear/grouped_rows.h"
 #include "kernels/cuda/linear/row_tensor.h"
 
@@ -52,9 +53,9 @@ __device__ void multiply_dense(const RowProducts& p, const RowWeight& weight, in
   }
 }
 
-// kRows: 1 or kBatchRows.
+// kRows: 1 or kBatchRows. Unasked, ptxas takes so few registers for eight elements at a time that it spills.
 template <class W, class X, int n, int kRows>
-__global__ void __launch_bounds__(kRowWarps* kWarp) dense_rows(RowProducts p) {
+__global__ void __launch_bounds__(kRowWarps* kWarp, n == 8 ? 4 : 0) dense_rows(RowProducts p) {
   int64_t j = int64_t{blockIdx.x} * kRowWarps + threadIdx.x / kWarp;
   const RowWeight& weight = weight_of(p, j);
   if (j >= weight.n) return;
@@ -77,13 +78,9 @@ __global__ void __launch_bounds__(kRowWarps* kWarp, 4)  // unasked, ptxas takes 
     clear_rows(g, of, j);
 }
 
-// Elements to an access where rows are whole vectors; those of bf16 and f16 are for tensor cores.
-template <class W, class X>
-constexpr int kRowVector = std::is_same_v<W, float> ? kVector<W, X> : 1;
-
 template <class W, class X>
 void launch_dense(const char* name, const RowProducts& p, CudaContext& context) {
-  constexpr int n = kRowVector<W, X>;
+  constexpr int n = kVector<W, X>;  // elements to an access where rows are whole vectors
   const bool vectors = p.k % n == 0 && p.vectors && aligned(p.x, 16);
   const dim3 grid = row_grid(name, p), block(kRowWarps * kWarp);
   if (p.rows == 1)
@@ -95,7 +92,7 @@ void launch_dense(const char* name, const RowProducts& p, CudaContext& context) 
 
 template <class W, class X>
 void launch_grouped(const char* name, const GroupedProducts& g, CudaContext& context) {
-  constexpr int n = kRowVector<W, X>;
+  constexpr int n = kVector<W, X>;  // elements to an access where rows are whole vectors
   const bool vectors = g.p.k % n == 0 && g.p.vectors && aligned(g.p.x, 16);
   const dim3 block(kRowWarps * kWarp);
   if (mostly_single(g.experts))
@@ -144,14 +141,14 @@ RowProducts with_x_for(DType dtype, RowProducts p, CudaContext& context) {
 
 }  // namespace
 
-bool suits_tensor_cores(const RowProducts& p, DType dtype) {
-  bool suits = dtype != DType::f32 && p.k % 8 == 0;
+bool suits_tensor_cores(const RowProducts& p, DType dtype, const CudaContext& context) {
+  bool suits = context.tensor_bf16() && dtype != DType::f32 && p.k % 8 == 0;
   for (int i = 0; i < p.count; ++i) suits = suits && aligned(p.weight[i].w, 16);
   return suits;
 }
 
 void dense_products(const char* name, const RowProducts& p, const RowEnd& end, DType dtype, CudaContext& context) {
-  if (suits_tensor_cores(p, dtype)) {
+  if (suits_tensor_cores(p, dtype, context)) {
     const RowProducts products = with_x_for(dtype, p, context);
     return dtype == DType::bf16 && suits_row_wgmma(p, context) ? row_wgmma(name, products, end, context)
                                                                : row_mma(name, products, dtype, end, context);
@@ -162,7 +159,7 @@ void dense_products(const char* name, const RowProducts& p, const RowEnd& end, D
 }
 
 void grouped_dense(const char* name, const GroupedProducts& g, DType dtype, CudaContext& context) {
-  if (suits_tensor_cores(g.p, dtype)) {
+  if (suits_tensor_cores(g.p, dtype, context)) {
     GroupedProducts products = g;
     products.p = with_x_for(dtype, g.p, context);
     return dtype == DType::bf16 && suits_row_wgmma(g.p, context) ? row_wgmma(name, products, context)

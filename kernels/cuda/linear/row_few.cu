@@ -44,6 +44,7 @@ struct Copies {
 template <class X, class Products>
 __global__ void __launch_bounds__(kThreads, 2)
     row_few_kernel(const __grid_constant__ Products products, int64_t across) {
+  if (!ptx::from_sm80()) return;
   ptx::begin_ahead();
   const RowProducts& p = products_of(products);
   if (blockIdx.x == 0) check_rows(products);

@@ -92,9 +92,10 @@ void row_linear(const RowLinear& op, const RoundedRows& given, const RowEnd& end
   std::vector<RoundedRows> rounded;  // x, in each way that a weight wants
   if (given) rounded.push_back(given);
   std::vector<bool> done(op.w.size());
-  const bool by_blocks = std::all_of(op.w.begin(), op.w.end(),
-                                     [](const View& w) { return !is_block(w.dtype) || block_ends_inside(w.dtype); });
-  const RowEnd inside = by_blocks && ends_inside(end) ? end : RowEnd();
+  const bool all_end = std::all_of(op.w.begin(), op.w.end(), [&](const View& w) {
+    return is_block(w.dtype) ? block_ends_inside(w.dtype) : context.tensor_bf16();
+  });
+  const RowEnd inside = all_end && ends_inside(end) ? end : RowEnd();
   for (size_t first = 0; first < op.w.size(); ++first) {
     if (done[first]) continue;
     const DType dtype = op.w[first].dtype;

@@ -106,6 +106,7 @@ __device__ __forceinline__ void add_products(float (&sums)[kHigh][2 * kWide][4],
 template <class W, class X, class Products, int kWeights, int kRows, int kDown, int kAcross, int kStages>
 __global__ void __launch_bounds__(kDown* kAcross* kWarp, kBlocksAtOnce<W, kDown * kAcross>)
     row_mma_kernel(const __grid_constant__ Products products, int64_t across, const __grid_constant__ RowEnd end) {
+  if (!ptx::from_sm80()) return;
   using T = MmaTile<X, kWeights, kRows, kDown, kAcross, kStages>;
   constexpr bool kSplit = kPieces < X >> 1;
   const RowProducts& p = products_of(products);

@@ -123,7 +123,7 @@ static_assert(sum_pitch(32) % 16 == 4 && sum_pitch(64) % 16 == 4 && sum_pitch(12
 
 // Whether tensor cores take the products: weights in bf16 or f16 whose rows lie at multiples of 16 bytes. Nothing else
 // counts, so that all rows of all batches go one way.
-bool suits_tensor_cores(const RowProducts& p, DType dtype);
+bool suits_tensor_cores(const RowProducts& p, DType dtype, const CudaContext& context);
 // x: [rows, k] at a multiple of 16 bytes, in bf16; for f16 weights as x_f32 says. dtype: of the weights.
 void row_mma(const char* name, const RowProducts& p, DType dtype, const RowEnd& end, CudaContext& context);
 void row_mma(const char* name, const GroupedProducts& g, DType dtype, CudaContext& context);

@@ -1,5 +1,6 @@
-// Instructions that C++ has no word for, one function each; sm_80 and later. tests/emulator/ptx_emulated.h holds a
-// twin of each, with the same signature, that computes what the PTX manual says. Pointers are generic.
+// Instructions that C++ has no word for, one function each; before sm_80 some are several.
+// tests/emulator/ptx_emulated.h holds a twin of each, with the same signature, that computes what the PTX manual says.
+// Pointers are generic.
 //
 // Fragments of mma.m16n8k16 (g = lane / 4, t = lane % 4; two bf16 to a register, the lower index in the lower half):
 //   a[0]: row g, k 2t..2t+1   a[1]: row g + 8   a[2]: row g, k 2t + 8..   a[3]: row g + 8, k 2t + 8..
@@ -46,17 +47,45 @@ __device__ inline float reciprocal_approx(float x) {
   return y;
 }
 
+// First in a kernel that GPUs before sm_80 do not launch, as their tensor cores do not multiply bf16: false for them, for
+// which nothing of it is compiled.
+__device__ inline bool from_sm80() {
+#if __CUDA_ARCH__ < 800
+  __trap();
+  return false;
+#else
+  return true;
+#endif
+}
+
+// threadIdx.x, read here: what is derived from it before a loop would stay in registers all through.
+__device__ inline int thread_anew() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
 // Two floats rounded to bf16 (nearest, ties to even): low in bits 0 to 15, high in bits 16 to 31.
 __device__ inline uint32_t pack_bf16(float low, float high) {
+#if __CUDA_ARCH__ < 800
+  return uint32_t{to_bf16(high).bits} << 16 | to_bf16(low).bits;
+#else
   uint32_t packed;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
   return packed;
+#endif
 }
 
 // The same for IEEE half; and the values of such a pair.
 __device__ inline uint32_t pack_f16(float low, float high) {
   uint32_t packed;
+#if __CUDA_ARCH__ < 800
+  asm("{.reg .f16 l, h; cvt.rn.f16.f32 l, %1; cvt.rn.f16.f32 h, %2; mov.b32 %0, {l, h};}"
+      : "=r"(packed)
+      : "f"(low), "f"(high));
+#else
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+#endif
   return packed;
 }
 __device__ inline void unpack_f16(uint32_t packed, float& low, float& high) {
@@ -66,27 +95,45 @@ __device__ inline void unpack_f16(uint32_t packed, float& low, float& high) {
 }
 
 // Starts copying 16 bytes from global to shared memory, both aligned to 16; the first `bytes` (0 to 16) are read, the
-// rest of the 16 become zero. The source has to be a valid address also where bytes is 0.
+// rest of the 16 become zero. The source has to be a valid address also where bytes is 0. Before sm_80 the copy is a load
+// and a store, done when this returns.
 __device__ inline void cp_async_16(void* shared, const void* global, uint32_t bytes = 16) {
+#if __CUDA_ARCH__ < 800
+  uint4 words{};
+  if (bytes > 0) words = __ldcg(static_cast<const uint4*>(global));
+  const auto part = [&](uint32_t word, uint32_t before) {
+    const uint32_t there = bytes > before ? bytes - before : 0;
+    return there >= 4 ? word : word & ((1u << 8 * there) - 1);
+  };
+  *static_cast<uint4*>(shared) = {part(words.x, 0), part(words.y, 4), part(words.z, 8), part(words.w, 12)};
+#else
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(bytes)
                : "memory");
+#endif
 }
 // The same of all 16 bytes, to an address that shared_address gave.
 __device__ inline void cp_async_whole(uint32_t shared, const void* global) {
+#if __CUDA_ARCH__ < 800
+  const uint4 words = __ldcg(static_cast<const uint4*>(global));
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(words.x), "r"(words.y), "r"(words.z),
+               "r"(words.w)
+               : "memory");
+#else
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+#endif
 }
 // Closes this thread's group of copies (an empty one is legal); waits until at most `pending` of its newest are under
 // way. Other threads see the data after a barrier that follows the wait.
-// threadIdx.x, read here: what is derived from it before a loop would stay in registers all through.
-__device__ inline int thread_anew() {
-  int thread;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-  return thread;
+__device__ inline void cp_async_commit() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
 }
-__device__ inline void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int pending>
 __device__ inline void cp_async_wait() {
+#if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+#endif
 }
 
 // Four 8x8 matrices of 16-bit elements. Lane 8j + i gives the address of row i of matrix j (16 bytes, aligned to 16).
