@@ -8,7 +8,7 @@
 #include "kernels/cuda/device.h"
 
 #ifdef QENG_EMULATED
-#include "tests/emulator/ptx_sm75_emulated.h"
+#include "ptx_sm75_emulated.h"
 #else
 
 namespace qeng {
