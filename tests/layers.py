@@ -21,7 +21,6 @@ LUA = ["console", "jinja", "chat", "hub", "data", "codes", "model gguf models", 
 # (file, what it reaches): why.
 EXCEPTIONS = {
     ("kernels/blocks.cpp", "kernels/cpu"): "encodes blocks and counts bits with the loops for the machine's instruction set",
-    ("kernels/cuda_library.cpp", "kernels/cuda"): "opens that folder's shared library, whose one function library.h declares",
     ("scripts/qeng/console/help.lua", "face"): "looks for names in the whole of q",
     ("scripts/qeng/model/init.lua", "onebit"): "files of one-bit weights give their layers a scale",
     ("scripts/qeng/gguf/metadata.lua", "infer"): "asks which tokens end an answer",

@@ -9,13 +9,14 @@
 #include <string>
 #include <utility>
 
+#include "kernels/backend_library.h"
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/library.h"
 #include "kernels/cuda/limits.h"
 #include "kernels/cuda/linear/cublaslt.h"
 #include "kernels/cuda/recorded.h"
 #include "kernels/cuda/side_copies.h"
 #include "kernels/error.h"
+#include "kernels/fault_text.h"
 #include "kernels/lm_head.h"
 #include "kernels/view_text.h"
 
@@ -200,7 +201,7 @@ class CudaBackend : public Backend {
     if (copies_.stream) check_cuda(cudaStreamSynchronize(copies_.stream), "waiting for the device");
     copies_.used = false;
     copies_.check();
-    throw_fault();
+    check_fault();
   }
 
   std::unique_ptr<Recording> record(const std::function<void()>& fn) override {
@@ -332,46 +333,11 @@ class CudaBackend : public Backend {
   void clear_fault() {
     check_cuda(cudaMemsetAsync(context_.fault, 0, sizeof(Fault), context_.stream), "clearing the fault record");
   }
-  void throw_fault() {
+  void check_fault() {
     const Fault fault = *seen_;
     if (fault.kind == FaultKind::none) return;
     clear_fault();
-    switch (fault.kind) {
-      case FaultKind::token:
-        fail("value", "token ", fault.value, " at position ", fault.place, " is outside the table of ", fault.limit,
-             " rows");
-      case FaultKind::target:
-        fail("value", "target ", fault.value, " at position ", fault.place, " is outside the vocabulary of ",
-             fault.limit, " (-1: not trained)");
-      case FaultKind::piece:
-        fail("value", "decode_packets: piece ", fault.place, " does not fit the slots or the frames");
-      case FaultKind::slot:
-        fail("value", "kv_store: slot ", fault.value, " at position ", fault.place, " is outside the pool of ",
-             fault.limit, " slots (-1: nowhere)");
-      case FaultKind::pair:
-        fail("value", "copy_pages: page ", fault.value, " of pair ", fault.place, " is outside the pool of ",
-             fault.limit, " pages");
-      case FaultKind::page:
-        fail("value", "page ", fault.value, " of sequence ", fault.place, " is outside the pool of ", fault.limit,
-             " pages");
-      case FaultKind::queries:
-        fail("value", "paged_attention: cu_q[", fault.place, "] is ", fault.value,
-             "; expected ascending from 0 to at most ", fault.limit);
-      case FaultKind::length:
-        fail("value", "lengths[", fault.place, "] is ", fault.value,
-             "; expected at least the sequence's rows here and at most the ", fault.limit, " of its pages");
-      case FaultKind::index:
-        fail("value", "index ", fault.value, " at position ", fault.place, " is outside [0, ", fault.limit, ")");
-      case FaultKind::experts:
-        fail("value", "first[", fault.place, "] is ", fault.value, "; expected ascending from 0 to at most the ",
-             fault.limit, " rows");
-      case FaultKind::trained:
-        fail("value", "lm_head_loss: ", fault.value, " rows have a target, and at most ", fault.limit,
-             " were expected: where targets were changed, say how many are trained, or leave that out");
-      default:
-        fail("value", "document boundary ", fault.place, " is ", fault.value, "; expected ascending from 0 to at most ",
-             fault.limit);
-    }
+    throw_fault(fault);
   }
 
   SpareOfDriver spare_;
@@ -476,7 +442,4 @@ void* CudaScratch::take(size_t bytes) {
 
 }  // namespace qeng
 
-extern "C" __attribute__((visibility("default"))) qeng::CudaLibrary qeng_cuda_library() {
-  return {qeng::kCudaLibraryLayout, &qeng::list_devices,
-          [](int index) -> qeng::Backend* { return new qeng::CudaBackend(index); }};
-}
+QENG_BACKEND_LIBRARY(&qeng::list_devices, new qeng::CudaBackend(index))

@@ -79,6 +79,7 @@ TEST_CASE("an op gives the same bits with one thread and with two and twice on a
         Draw draw(base_seed() + 1000 + round);
         const Op op = test.make(draw);
         for (auto [first, second] : pairs()) {
+          if (lacks(*first, op)) continue;
           INFO("QENG_SEED=" << base_seed() + round << " on " << first->name << ": " << describe(op));
           check_same_bits(run_on(*first->backend, op, draw.buffers()), run_on(*second->backend, op, draw.buffers()));
         }

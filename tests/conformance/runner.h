@@ -15,8 +15,13 @@ struct Named {
   std::unique_ptr<Backend> backend;
 };
 // Every backend that this machine can run: the CPU's instruction sets, with one and with two threads; then a GPU, or
-// the emulator where $QENG_CUDA_LIBRARY names its library. $QENG_BACKENDS: "cpu" or "cuda" for these alone.
+// the emulator where $QENG_CUDA_LIBRARY names its library. $QENG_BACKENDS: "cpu", "cuda" or "opencl" for these alone;
+// what `auto` does not take runs only so.
 std::vector<Named>& backends();
+
+// Whether the backend has no such operation: it refuses it as "unsupported". What is lacking is listed in lacks.cpp,
+// and a test compares.
+bool lacks(const Named& target, const Op& op);
 
 // The op, each view of host buffer i moved to `places[i]`, which is where the tensor of that buffer lies elsewhere.
 Op rebase(Op op, std::deque<Buffer>& buffers, const std::vector<void*>& places);

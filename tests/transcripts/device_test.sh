@@ -20,7 +20,7 @@ expect() {
 
 recipe=recipes/lora_qwen.lua
 expect 1 'device cuda: cannot load the CUDA backend: .*/nothing.so' env QENG_CUDA_LIBRARY=/nothing.so "$qeng" $recipe --device cuda
-expect 1 'device: .tpu.; expected auto, cuda, cpu, or one of several as NAME:1' "$qeng" $recipe --device tpu
+expect 1 'device: .tpu.; expected auto, cuda, cpu, opencl, or one of several as NAME:1' "$qeng" $recipe --device tpu
 expect 0 '^cpu$' env QENG_CUDA_LIBRARY=/nothing.so "$qeng" -e 'q.device { device = "auto" } print(q.devices()[1].name)'
 if [[ -e $(dirname "$qeng")/libqeng_cuda.so && ! -e /dev/nvidiactl ]]; then
   expect 1 'device cuda: no NVIDIA driver is running on this machine; needed is one for CUDA [0-9.]+ or newer' "$qeng" $recipe --device cuda

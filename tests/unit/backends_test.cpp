@@ -43,7 +43,7 @@ std::string message_of(const std::string& device) {
 
 }  // namespace
 
-QENG_BACKEND(toy, -1, list_toys, make_toy)  // after the CPU, which auto takes
+QENG_BACKEND(toy, -2, list_toys, make_toy)  // the last; auto takes the CPU
 
 TEST_CASE("a backend that registers itself is found by name and number") {
   CHECK(find_device("toy").make()->name() == "toy:0");
@@ -55,8 +55,8 @@ TEST_CASE("a backend that registers itself is found by name and number") {
 
 TEST_CASE("a device that is not there is refused with the names of those that are") {
   for (const char* name : {"tpu", "toy:", "toy:x", "toy:-1", "toy:1000", "", ":1"})
-    CHECK(message_of(name) ==
-          "value: device: '" + std::string(name) + "'; expected auto, cuda, cpu, toy, or one of several as NAME:1");
+    CHECK(message_of(name) == "value: device: '" + std::string(name) +
+                                  "'; expected auto, cuda, cpu, opencl, toy, or one of several as NAME:1");
   const std::string missing = message_of("toy:2");
   CHECK(missing.find("unsupported: device toy:2: there is none of this number; this machine has ") == 0);
   CHECK(missing.find("cpu, toy:0, toy:1") != std::string::npos);

@@ -4,7 +4,7 @@ local options = require "qeng.console.options"
 local q = require "qeng.core"
 
 options.set("device", {
-  { "device", "auto", "where to compute: auto (a GPU if there is one), cpu, cuda, cuda:N" },
+  { "device", "auto", "where to compute: auto (a GPU if there is one), cpu, cuda, cuda:N, opencl" },
   { "threads", 0, "CPU threads, 0: the cores this process may use", min = 0, max = 4096 },
   { "device_budget", nil, "memory that tensors may take on the device, as 8G: what needs more is an error",
     kind = "bytes" },
