@@ -40,6 +40,8 @@ inline Bytes words(uint64_t a, uint64_t b, uint64_t c, uint64_t d) {  // 8 bytes
 }
 inline Bytes splat_byte(int x) { return _mm256_set1_epi8(static_cast<char>(x)); }
 inline Bytes low_of_first_high_of_second(Bytes a, Bytes b) { return _mm256_blend_epi32(a, b, 0xf0); }
+inline Bytes mix_low(Bytes a, Bytes b) { return _mm256_unpacklo_epi8(a, b); }  // a0 b0 a1 b1 .., of each 16 bytes
+inline Bytes mix_high(Bytes a, Bytes b) { return _mm256_unpackhi_epi8(a, b); }
 inline Bytes either(Bytes a, Bytes b) { return _mm256_or_si256(a, b); }
 inline Bytes add_bytes(Bytes a, Bytes b) { return _mm256_add_epi8(a, b); }  // modulo 256
 inline Bytes average(Bytes a, Bytes b) { return _mm256_avg_epu8(a, b); }    // (a + b + 1) / 2, without sign

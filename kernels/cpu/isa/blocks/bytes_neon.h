@@ -49,6 +49,8 @@ inline Bytes splat_byte(int x) {
   return {all, all};
 }
 inline Bytes low_of_first_high_of_second(Bytes a, Bytes b) { return {a.low, b.high}; }
+inline Bytes mix_low(Bytes a, Bytes b) { return {vzip1q_u8(a.low, b.low), vzip1q_u8(a.high, b.high)}; }
+inline Bytes mix_high(Bytes a, Bytes b) { return {vzip2q_u8(a.low, b.low), vzip2q_u8(a.high, b.high)}; }
 inline Bytes either(Bytes a, Bytes b) { return {vorrq_u8(a.low, b.low), vorrq_u8(a.high, b.high)}; }
 inline Bytes add_bytes(Bytes a, Bytes b) { return {vaddq_u8(a.low, b.low), vaddq_u8(a.high, b.high)}; }
 inline Bytes average(Bytes a, Bytes b) { return {vrhaddq_u8(a.low, b.low), vrhaddq_u8(a.high, b.high)}; }
