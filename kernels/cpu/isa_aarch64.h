@@ -24,6 +24,7 @@ void fill_sign_dots(Table& table);
 namespace armv86 {
 void fill_bf16_tiles(Table& table);
 void fill_block_tiles(Table& table);
+void fill_interleaved_dots(Table& table);
 }  // namespace armv86
 
 // How many of the tables this processor runs; every one has NEON.
@@ -42,7 +43,10 @@ inline void fill(int i, Table& table) {
       dotprod::fill_block_tiles(table);
       dotprod::fill_interleaved_dots(table);
       return dotprod::fill_sign_dots(table);
-    default: armv86::fill_bf16_tiles(table); return armv86::fill_block_tiles(table);
+    default:
+      armv86::fill_bf16_tiles(table);
+      armv86::fill_block_tiles(table);
+      return armv86::fill_interleaved_dots(table);
   }
 }
 

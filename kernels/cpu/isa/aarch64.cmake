@@ -9,7 +9,8 @@ set(QENG_ISA_SOURCES_dotprod kernels/cpu/isa/blocks/block_dots.cpp kernels/cpu/i
     kernels/cpu/isa/blocks/interleaved_dots.cpp kernels/cpu/isa/signs/sign_dots.cpp)
 set(QENG_ISA_MACROS_dotprod QENG_ISA_neon QENG_DOTPROD)
 # Those from Armv8.6 on have some for products of small matrices, of bytes and of bf16.
-set(QENG_ISA_SOURCES_armv86 kernels/cpu/isa/bf16_tiles_bfmmla.cpp kernels/cpu/isa/blocks/block_tiles.cpp)
+set(QENG_ISA_SOURCES_armv86 kernels/cpu/isa/bf16_tiles_bfmmla.cpp kernels/cpu/isa/blocks/block_tiles.cpp
+    kernels/cpu/isa/blocks/interleaved_dots.cpp)
 set(QENG_ISA_MACROS_armv86 ${QENG_ISA_MACROS_dotprod} QENG_I8MM)
 set(QENG_ISA_FLAGS_neon -ffp-contract=fast)
 set(QENG_ISA_FLAGS_dotprod ${QENG_ISA_FLAGS_neon} -march=armv8.2-a+dotprod)

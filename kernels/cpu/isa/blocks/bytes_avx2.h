@@ -101,6 +101,9 @@ inline Products no_products() { return _mm256_setzero_si256(); }
 inline Products add_products(Products p, Bytes unsigned_a, Bytes signed_b) {
   return _mm256_dpbusd_epi32(p, unsigned_a, signed_b);
 }
+inline Products add_byte_products(Products p, Bytes unsigned_a, Bytes signed_b) {
+  return add_products(p, unsigned_a, signed_b);
+}
 inline Products products_of_pairs(const int16_t* pairs, int factor) {
   return _mm256_set1_epi32(factor * (pairs[0] + pairs[1]));
 }
