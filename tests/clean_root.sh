@@ -46,7 +46,9 @@ else
   case $suite in
     bookworm) options=() mirror=${MIRROR:-http://deb.debian.org/debian} ;;
     noble) options=(--components='main,universe' --keyring=/usr/share/keyrings/ubuntu-archive-keyring.gpg)
-           mirror=${MIRROR:-http://archive.ubuntu.com/ubuntu} ;;
+           archive=http://archive.ubuntu.com/ubuntu
+           [[ $(uname -m) == x86_64 ]] || archive=http://ports.ubuntu.com/ubuntu-ports
+           mirror=${MIRROR:-$archive} ;;
     *) echo "clean_root: --suite is bookworm or noble, not '$suite'" >&2; exit 2 ;;
   esac
   script=/usr/share/debootstrap/scripts/$suite

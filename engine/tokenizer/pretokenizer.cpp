@@ -5,8 +5,11 @@
 
 #include "engine/tokenizer/unicode.h"
 
-#ifdef __SSE2__  // every x86-64 has it: words are mostly shorter than its 16 bytes, so AVX2 would find nothing more
+// Every x86-64 and every aarch64 has these: words are mostly shorter than 16 bytes, so AVX2 would find nothing more.
+#if defined(__SSE2__)
 #include <emmintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace qeng {
@@ -28,7 +31,7 @@ inline Char char_at(const uint8_t* table, const char* p) {
 // Behind the run of ASCII letters at p; with kLowerOnly, of lower-case ones.
 template <bool kLowerOnly>
 inline const char* skip_ascii_letters(const char* p, const char* end) {
-#ifdef __SSE2__
+#if defined(__SSE2__)
   while (end - p >= 16) {
     __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
     if (!kLowerOnly) bytes = _mm_or_si128(bytes, _mm_set1_epi8(0x20));
@@ -36,6 +39,16 @@ inline const char* skip_ascii_letters(const char* p, const char* end) {
     __m128i letters = _mm_cmpgt_epi8(_mm_add_epi8(bytes, _mm_set1_epi8(127 - 'z')), _mm_set1_epi8(127 - 26));
     unsigned others = ~static_cast<unsigned>(_mm_movemask_epi8(letters)) & 0xFFFF;
     if (others) return p + std::countr_zero(others);
+    p += 16;
+  }
+#elif defined(__aarch64__)
+  while (end - p >= 16) {
+    uint8x16_t bytes = vld1q_u8(reinterpret_cast<const uint8_t*>(p));
+    if (!kLowerOnly) bytes = vorrq_u8(bytes, vdupq_n_u8(0x20));
+    const uint8x16_t other = vcgtq_u8(vsubq_u8(bytes, vdupq_n_u8('a')), vdupq_n_u8(25));
+    const uint8x8_t nibbles = vshrn_n_u16(vreinterpretq_u16_u8(other), 4);  // four bits of each byte
+    const uint64_t others = vget_lane_u64(vreinterpret_u64_u8(nibbles), 0);
+    if (others) return p + std::countr_zero(others) / 4;
     p += 16;
   }
 #endif

@@ -34,6 +34,9 @@ void multiply(const GemmShape& shape, const void* a, const void* b, const void* 
 // Any shape by f32 products of tiles (multiply.cpp). The result does not depend on the number of threads.
 void multiply_tiles(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c,
                     CpuContext& context);
+// A product of bf16 by instructions for it, oneDNN's or our own; false, and nothing done, where there are none.
+bool multiply_bf16(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c,
+                   CpuContext& context);
 
 class Gemm {
  public:

@@ -140,8 +140,8 @@ bool multiply_by_library(const GroupedMatmul& op, const Segment& of, CpuContext&
   shape.m = of.rows, shape.n = n, shape.k = k, shape.in = DType::bf16, shape.out = op.y.dtype;
   shape.trans_b = !op.tall, shape.acc = op.acc, shape.has_bias = static_cast<bool>(op.bias);
   if (op.bias) shape.bias = op.bias.dtype;
-  return context.gemm.run(shape, at(op.x, of.first * k), at(op.w, of.expert * n * k),
-                          op.bias ? at(op.bias, of.expert * n) : nullptr, at(op.y, of.first * n), context);
+  return multiply_bf16(shape, at(op.x, of.first * k), at(op.w, of.expert * n * k),
+                       op.bias ? at(op.bias, of.expert * n) : nullptr, at(op.y, of.first * n), context);
 }
 
 }  // namespace

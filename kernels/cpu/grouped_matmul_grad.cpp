@@ -41,8 +41,8 @@ bool multiply_by_library(const GroupedMatmulGrad& op, const Segment& of, CpuCont
   GemmShape shape;
   shape.m = op.dy.columns(), shape.n = op.x.columns(), shape.k = of.rows, shape.in = DType::bf16;
   shape.trans_a = true, shape.acc = op.acc;
-  return context.gemm.run(shape, at(op.dy, of.first * shape.m), at(op.x, of.first * shape.n), nullptr,
-                          at(op.dw, of.expert * shape.m * shape.n), context);
+  return multiply_bf16(shape, at(op.dy, of.first * shape.m), at(op.x, of.first * shape.n), nullptr,
+                       at(op.dw, of.expert * shape.m * shape.n), context);
 }
 
 void multiply(const GroupedMatmulGrad& op, const std::vector<Segment>& segments, CpuContext& context) {

@@ -1,4 +1,5 @@
-// multiply: a product by oneDNN as a whole, or by tiles of c, each an f32 product of oneDNN's on one thread.
+// multiply: a product by oneDNN as a whole, or by tiles of c, each a product by one thread: of oneDNN's in f32, or where
+// the machine has instructions for products of bf16 matrices and it is such a product, by those of packed panels.
 //
 // For block (i, j) of c and depth l, all threads expand panels a(i, l) and b(l, j) to f32, which is exact (a stored
 // matrix counts as its decoder's values), unless the last block left them there; then each thread takes a tile at a
@@ -41,13 +42,16 @@ void convert(const isa::Table& isa, const Rows& from, const Rows& to, int64_t ro
 
 // A panel of a or b at a time, in f32: a copy, or where it lies if that is as good. `side` counts rows of a or columns
 // of b; the other direction is the depth. Stored rows run along the side (depth_down) or along the depth.
+// packed: in bf16, as isa.bf16_multiply takes it.
 class Panel {
  public:
-  Panel(const Rows& matrix, bool depth_down, int64_t most_side, int64_t most_depth, CpuContext& context)
-      : context_(context), matrix_(matrix), depth_down_(depth_down) {
-    in_place_ = matrix.dtype == DType::f32 && !(depth_down && is_bad_stride(matrix.ld));
+  Panel(const Rows& matrix, bool depth_down, bool packed, int64_t most_side, int64_t most_depth, CpuContext& context)
+      : context_(context), matrix_(matrix), depth_down_(depth_down), dtype_(packed ? DType::bf16 : DType::f32) {
+    in_place_ = matrix.dtype == dtype_ && (packed || !(depth_down && is_bad_stride(matrix.ld)));
     const int64_t rows = depth_down ? most_depth : most_side, columns = depth_down ? most_side : most_depth;
-    if (!in_place_) copy_ = context.scratch.take<float>(rows * good_stride(columns));
+    if (!in_place_)
+      copy_ = context.scratch.take<char>(rows * good_stride(columns) * static_cast<int64_t>(dtype_size(dtype_)));
+    if (packed) packed_ = context.scratch.take<bf16>(whole_sides(most_side) * whole_depth(most_depth));
   }
 
   void move(int64_t side, int64_t sides, int64_t depth, int64_t depths) {
@@ -55,17 +59,11 @@ class Panel {
     const int64_t row = depth_down_ ? depth : side, column = depth_down_ ? side : depth;
     if (row == row_ && column == column_) return;
     row_ = row, column_ = column;
-    if (in_place_) {
-      panel_ = {matrix_.at(row, column), DType::f32, matrix_.ld};
-      return;
-    }
-    panel_ = {reinterpret_cast<char*>(copy_), DType::f32, good_stride(columns)};
-    View stored(matrix_.data, matrix_.dtype, {row + rows, matrix_.ld});
-    stored.interleaved = matrix_.interleaved;
-    parallel_for(context_.threads, rows, grain_rows(columns), [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r)
-        decode_row(stored, row + r, column, columns, reinterpret_cast<float*>(panel_.at(r, 0)), context_);
-    });
+    if (in_place_)
+      panel_ = {matrix_.at(row, column), dtype_, matrix_.ld};
+    else
+      copy(row, rows, column, columns);
+    if (packed_) pack(sides, depths);
   }
 
   // From the given row of a's panel or column of b's, at the panel's least depth.
@@ -73,13 +71,40 @@ class Panel {
     return reinterpret_cast<const float*>(depth_down_ ? panel_.at(0, side) : panel_.at(side, 0));
   }
   int64_t ld() const { return panel_.ld; }
+  const bf16* packed(int64_t side) const { return packed_ + side * whole_depth(depths_); }  // of a whole group
 
  private:
+  static int64_t whole_sides(int64_t n) { return pieces(n, isa::kBf16Side) * isa::kBf16Side; }
+  static int64_t whole_depth(int64_t n) { return pieces(n, 4) * 4; }
+
+  void copy(int64_t row, int64_t rows, int64_t column, int64_t columns) {
+    panel_ = {copy_, dtype_, good_stride(columns)};
+    View stored(matrix_.data, matrix_.dtype, {row + rows, matrix_.ld});
+    stored.interleaved = matrix_.interleaved;
+    parallel_for(context_.threads, rows, grain_rows(columns), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r)
+        decode_into(stored, row + r, column, columns, dtype_, panel_.at(r, 0), context_);
+    });
+  }
+
+  void pack(int64_t sides, int64_t depths) {
+    constexpr int64_t kSide = isa::kBf16Side;
+    depths_ = depths;
+    parallel_for(context_.threads, pieces(sides, kSide), grain_rows(depths * kSide), [&](int64_t begin, int64_t end) {
+      const int64_t first = begin * kSide;
+      const char* from = depth_down_ ? panel_.at(0, first) : panel_.at(first, 0);
+      context_.isa->bf16_pack(reinterpret_cast<const bf16*>(from), panel_.ld, depth_down_,
+                              std::min(sides, end * kSide) - first, depths, packed_ + first * whole_depth(depths));
+    });
+  }
+
   CpuContext& context_;
   Rows matrix_, panel_{};
   bool depth_down_, in_place_;
-  int64_t row_ = -1, column_ = -1;  // what the panel shows
-  float* copy_ = nullptr;
+  DType dtype_;
+  int64_t row_ = -1, column_ = -1, depths_ = 0;  // what the panel shows
+  char* copy_ = nullptr;
+  bf16* packed_ = nullptr;
 };
 
 Rows rows_of(const void* data, DType dtype, int64_t ld, bool interleaved = false) {
@@ -109,8 +134,10 @@ void multiply_tiles(const GemmShape& s, const void* a, const void* b, const void
     int64_t& larger = mt > nt ? mt : nt;
     larger = piece_of(larger, pieces(larger, 2));
   }
-  Panel panel_a(rows_of(a, s.in, s.lda_of()), s.trans_a, mb, kb, context);
-  Panel panel_b(rows_of(b, s.stored.value_or(s.in), s.trans_b ? s.k : s.n, s.interleaved), !s.trans_b, nb, kb, context);
+  const bool packed = isa.bf16_multiply && s.in == DType::bf16 && s.alpha == 1 && (!s.stored || is_block(*s.stored));
+  Panel panel_a(rows_of(a, s.in, s.lda_of()), s.trans_a, packed, mb, kb, context);
+  Panel panel_b(rows_of(b, s.stored.value_or(s.in), s.trans_b ? s.k : s.n, s.interleaved), !s.trans_b, packed, nb, kb,
+                context);
   const Rows out = rows_of(c, s.out, s.n), bias_rows = rows_of(bias, s.bias, 0);  // the one row again and again
   const bool direct = s.out == DType::f32;
   Rows sums = out;
@@ -136,13 +163,19 @@ void multiply_tiles(const GemmShape& s, const void* a, const void* b, const void
             for (int64_t r = 0; s.acc && r < rows; ++r)
               isa.accumulate(added.type(), added.data, reinterpret_cast<float*>(sum.at(r, 0)), columns);
           }
-          Tile tile;
-          tile.a = panel_a.at(ti), tile.lda = panel_a.ld(), tile.trans_a = s.trans_a;
-          tile.b = panel_b.at(tj), tile.ldb = panel_b.ld(), tile.trans_b = s.trans_b;
-          tile.c = reinterpret_cast<float*>(sum.data), tile.ldc = sum.ld;
-          tile.m = rows, tile.n = columns, tile.k = k;
-          tile.alpha = s.alpha, tile.acc = l > 0 || s.acc || s.has_bias;
-          if (!multiply_tile(tile, context)) complete = false;
+          const bool add = l > 0 || s.acc || s.has_bias;
+          auto* to = reinterpret_cast<float*>(sum.data);
+          if (packed) {
+            isa.bf16_multiply(panel_a.packed(ti), panel_b.packed(tj), rows, columns, k, to, sum.ld, add);
+          } else {
+            Tile tile;
+            tile.a = panel_a.at(ti), tile.lda = panel_a.ld(), tile.trans_a = s.trans_a;
+            tile.b = panel_b.at(tj), tile.ldb = panel_b.ld(), tile.trans_b = s.trans_b;
+            tile.c = to, tile.ldc = sum.ld;
+            tile.m = rows, tile.n = columns, tile.k = k;
+            tile.alpha = s.alpha, tile.acc = add;
+            if (!multiply_tile(tile, context)) complete = false;
+          }
           if (l + k == s.k && !direct) convert(isa, sum, result, rows, columns);
         });
       }
@@ -183,6 +216,13 @@ bool multiply_decoded(const GemmShape& s, const void* a, const void* b, const vo
 }
 
 }  // namespace
+
+bool multiply_bf16(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c,
+                   CpuContext& context) {
+  if (!context.isa->bf16_multiply) return context.gemm.run(shape, a, b, bias, c, context);
+  multiply_tiles(shape, a, b, bias, c, context);
+  return true;
+}
 
 void multiply(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c, CpuContext& context) {
   const bool done =

@@ -1,10 +1,16 @@
 #!/usr/bin/env bash
 # The executable on processors that have fewer instructions than the one that built it, as qemu emulates them.
 set -euo pipefail
-if ! command -v qemu-x86_64 >/dev/null; then
-  echo "SKIPPED processors: no qemu-x86_64 here (Debian's package qemu-user)"
+case $("$QENG" -e 'print(jit.arch)') in
+  arm64) emulator=qemu-aarch64 pairs=(cortex-a72:neon cortex-a76:dotprod max:armv86) ;;
+  *) emulator=qemu-x86_64 pairs=(Nehalem:baseline Haswell:avx2) ;;
+esac
+if ! command -v "$emulator" >/dev/null; then
+  echo "SKIPPED processors: no $emulator here (Debian's package qemu-user)"
   exit 0
 fi
+run=("$emulator" "$QENG")
+[[ $(head -c 2 "$QENG") != '#!' ]] || run=("$QENG")  # of a cross build, which is run by the emulator anyway
 script='
 local q = require "qeng"
 q.device { device = "cpu", threads = 1 }
@@ -16,7 +22,7 @@ loss:backward()
 print(("%.4f %.4f"):format(loss:item(), w:grad():norm():item()))
 '
 here=$("$QENG" -e "$script" | tail -n 1)
-for pair in Nehalem:baseline Haswell:avx2; do
-  found=$(qemu-x86_64 -cpu "${pair%:*}" "$QENG" -e "$script" 2>/dev/null)
+for pair in "${pairs[@]}"; do
+  found=$(QEMU_CPU=${pair%:*} "${run[@]}" -e "$script" 2>/dev/null)
   [[ $found == *"${pair#*:}"$'\n'"$here" ]] || { echo "${pair%:*}: expected ${pair#*:} and $here, found: $found"; exit 1; }
 done

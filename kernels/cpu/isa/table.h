@@ -53,6 +53,7 @@ struct Activations {
 constexpr int64_t kMatrixRows = 16, kMatrixBytes = 64;
 constexpr int64_t kPanelRows = 16;  // rows of a weight that a panel holds
 constexpr int64_t kBf16Step = 32;   // elements of k that a tile of bf16 holds
+constexpr int64_t kBf16Side = 8;    // rows of a or columns of b that bf16_pack puts together
 
 // What a row of a convolution is made of: a row of f32 or bf16, and its weights.
 struct ConvTap {
@@ -169,13 +170,19 @@ struct Table {
   // panel: 64-byte aligned
   void (*block_tiles)(DType format, const Activations& x, int64_t first, int64_t rows, const void* panel, float* out,
                       int64_t stride) = nullptr;
-  // RowLinear with bf16 weights where there are tiles for them (bf16_tiles_amx.cpp), else null.
+  // RowLinear with bf16 weights where there are tiles for them (bf16_tiles_amx.cpp, bf16_tiles_bfmmla.cpp), else null.
   // x in groups of kMatrixRows rows, or one of fewer: bf16_group rounds `rows` of them to
-  // [k up to kBf16Step, columns, 2], with zeros for the rest of the columns. Then out[r * stride + j] = <x_r, w_j>,
+  // columns * (k up to kBf16Step) elements, with zeros for the rest of the columns. Then out[r * stride + j] = <x_r, w_j>,
   // r < rows, j < n; sums: memory of [n up to kMatrixRows, groups * columns].
   void (*bf16_group)(Float type, const void* x, int64_t rows, int64_t columns, int64_t k, bf16* to) = nullptr;
   void (*bf16_tiles)(const bf16* x, int64_t rows, const void* w, float* sums, float* out, int64_t stride, int64_t n,
                      int64_t k) = nullptr;
+  // Matmul of bf16 by tiles (bf16_tiles_bfmmla.cpp), else null. Rows of a, or with `across` columns of it, `stride` elements
+  // apart: sides and depth of them, to [sides / kBf16Side, depth / 4, kBf16Side, 4], both rounded up, with zeros.
+  // Then c[i * stride + j] = (add ? c : 0) + <a_i, b_j>, i < m, j < n: an element is one chain in the order of k.
+  void (*bf16_pack)(const bf16* from, int64_t stride, bool across, int64_t sides, int64_t depth, bf16* to) = nullptr;
+  void (*bf16_multiply)(const bf16* a, const bf16* b, int64_t m, int64_t n, int64_t k, float* c, int64_t stride,
+                        bool add) = nullptr;
   bool matrix_tiles = false;  // block_tiles has instructions for whole tiles, and wants Activations::tiles
 
   // ---- RowLinear with one_bit and ternary weights (sign_dots.cpp): a group of row `row` of the tables is made of that
@@ -254,7 +261,7 @@ struct Table {
 
 // The tables, slowest first; from kFirstVariant on each is the one before but for some loops.
 #if defined(__aarch64__)
-inline constexpr const char* kNames[] = {"baseline", "neon", "dotprod"};
+inline constexpr const char* kNames[] = {"baseline", "neon", "dotprod", "armv86"};
 inline constexpr int kFirstVariant = 2;
 #else
 inline constexpr const char* kNames[] = {"baseline", "avx2", "avx512", "avx512vnni", "avx512gfni", "amx"};

@@ -1,6 +1,6 @@
 // Rows of stored dtypes to f32: the values of kernels/math/blocks, bit for bit, 16 weights at a time where a format is
 // common. This file is compiled without fused products (CMakeLists.txt).
-#include "kernels/cpu/isa/simd/simd.h"
+#include "kernels/cpu/isa/blocks/sixteen_bytes.h"
 #include "kernels/math/blocks/with_block.h"
 
 namespace qeng::isa::QENG_ISA {
@@ -13,32 +13,9 @@ void whole(const Block& b, float* out) {
   blocks::decode(b, 0, Block::kElements, out);
 }
 
-#if defined(QENG_ISA_avx2) || defined(QENG_ISA_avx512)
-
-using Bytes = __m128i;  // 16 of them
-
-inline Bytes bytes_at(const void* p) { return _mm_loadu_si128(static_cast<const Bytes*>(p)); }
-inline Bytes all(int x) { return _mm_set1_epi8(static_cast<char>(x)); }
-inline Bytes low(Bytes x) { return _mm_and_si128(x, all(15)); }
-inline Bytes high(Bytes x) { return _mm_and_si128(_mm_srli_epi16(x, 4), all(15)); }
-template <int shift>
-inline Bytes crumbs(Bytes x) {
-  return _mm_and_si128(_mm_srli_epi16(x, shift), all(3));
-}
+#if defined(QENG_ISA_avx2) || defined(QENG_ISA_avx512) || defined(QENG_ISA_neon)
 
 // out[i] = d * code[i]  or  d * code[i] - m, codes with sign
-inline Vec eight_or_sixteen(Bytes codes) {
-#if defined(QENG_ISA_avx512)
-  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes));
-#else
-  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes));
-#endif
-}
-template <class Body>
-inline void for_codes(Bytes codes, Body body) {
-  body(0, eight_or_sixteen(codes));
-  if constexpr (kWidth == 8) body(8, eight_or_sixteen(_mm_srli_si128(codes, 8)));
-}
 inline void put_codes(Bytes codes, float d, float* out) {
   for_codes(codes, [=](int i, Vec q) { store(out + i, splat(d) * q); });
 }
@@ -53,8 +30,8 @@ void whole(const Q8_0& b, float* out) {
 
 void whole(const Q4_0& b, float* out) {
   const Bytes q = bytes_at(b.qs);
-  put_codes(_mm_sub_epi8(low(q), all(8)), scale(b, 0), out);
-  put_codes(_mm_sub_epi8(high(q), all(8)), scale(b, 0), out + 16);
+  put_codes(less(low(q), all(8)), scale(b, 0), out);
+  put_codes(less(high(q), all(8)), scale(b, 0), out + 16);
 }
 
 void whole(const Q4_1& b, float* out) {
@@ -66,14 +43,14 @@ void whole(const Q4_1& b, float* out) {
 void whole(const Int4& b, float* out) {
   if (b.zero > 100) return blocks::decode(b, 0, 32, out);  // the difference has to fit a byte
   const Bytes q = bytes_at(b.qs);
-  put_codes(_mm_sub_epi8(low(q), all(b.zero)), scale(b, 0), out);
-  put_codes(_mm_sub_epi8(high(q), all(b.zero)), scale(b, 0), out + 16);
+  put_codes(less(low(q), all(b.zero)), scale(b, 0), out);
+  put_codes(less(high(q), all(b.zero)), scale(b, 0), out + 16);
 }
 
 inline void put_table(uint64_t first_eight, uint64_t others, const uint8_t* qs, float d, float* out) {
-  const Bytes table = _mm_set_epi64x(static_cast<int64_t>(others), static_cast<int64_t>(first_eight)), q = bytes_at(qs);
-  put_codes(_mm_shuffle_epi8(table, low(q)), d, out);
-  put_codes(_mm_shuffle_epi8(table, high(q)), d, out + 16);
+  const Bytes table = words(first_eight, others), q = bytes_at(qs);
+  put_codes(picked(table, low(q)), d, out);
+  put_codes(picked(table, high(q)), d, out + 16);
 }
 void whole(const IQ4_NL& b, float* out) { put_table(kIq4First, kIq4Others, b.qs, scale(b, 0), out); }
 void whole(const MXFP4& b, float* out) { put_table(kFp4First, kFp4Others, b.qs, scale(b, 0), out); }
@@ -90,14 +67,14 @@ void whole(const Q4_K& b, float* out) {
 // 16 where a bit of x is set, in each byte.
 inline Bytes fifth_bits(Bytes x, int bit) {
   const Bytes mask = all(1 << bit);
-  return _mm_and_si128(_mm_cmpeq_epi8(_mm_and_si128(x, mask), mask), all(16));
+  return both(alike(both(x, mask), mask), all(16));
 }
 void whole(const Q5_K& b, float* out) {
   for (int g = 0; g < 8; g += 2, out += 64)
     for (int i = 0; i < 32; i += 16) {
       const Bytes q = bytes_at(b.qs + g * 16 + i), bits = bytes_at(b.qh + i);
-      put_codes(_mm_or_si128(low(q), fifth_bits(bits, g)), scale(b, g), min(b, g), out + i);
-      put_codes(_mm_or_si128(high(q), fifth_bits(bits, g + 1)), scale(b, g + 1), min(b, g + 1), out + 32 + i);
+      put_codes(either(low(q), fifth_bits(bits, g)), scale(b, g), min(b, g), out + i);
+      put_codes(either(high(q), fifth_bits(bits, g + 1)), scale(b, g + 1), min(b, g + 1), out + 32 + i);
     }
 }
 
@@ -115,73 +92,32 @@ void whole(const Q2_K& b, float* out) {
 }
 void whole(const Q3_K& b, float* out) {
   for_crumbs(b.qs, [&](int k, Bytes q) {
-    const Bytes mask = all(1 << (k / 32)),
-                unset = _mm_cmpeq_epi8(_mm_and_si128(bytes_at(b.hmask + k % 32), mask), all(0));
-    put_codes(_mm_sub_epi8(q, _mm_and_si128(unset, all(4))), scale(b, k / 16), out + k);
+    const Bytes mask = all(1 << (k / 32)), unset = alike(both(bytes_at(b.hmask + k % 32), mask), all(0));
+    put_codes(less(q, both(unset, all(4))), scale(b, k / 16), out + k);
   });
 }
 void whole(const TQ2_0& b, float* out) {
-  for_crumbs(b.qs, [&](int k, Bytes q) { put_codes(_mm_sub_epi8(q, all(1)), scale(b, 0), out + k); });
+  for_crumbs(b.qs, [&](int k, Bytes q) { put_codes(less(q, all(1)), scale(b, 0), out + k); });
 }
 void whole(const Q6_K& b, float* out) {
   for_crumbs(b.qh, [&](int k, Bytes q) {
-    const Bytes both = bytes_at(b.ql + k / 128 * 64 + k % 64), nibbles = k % 128 < 64 ? low(both) : high(both);
-    put_codes(_mm_sub_epi8(_mm_or_si128(nibbles, _mm_slli_epi16(q, 4)), all(32)), scale(b, k / 16), out + k);
+    const Bytes two = bytes_at(b.ql + k / 128 * 64 + k % 64), nibbles = k % 128 < 64 ? low(two) : high(two);
+    put_codes(less(either(nibbles, four_up(q)), all(32)), scale(b, k / 16), out + k);
   });
 }
-
-// Two bits one after the other: 16 codes of four bytes.
-inline Bytes sixteen_crumbs(const uint8_t* qs) {
-  const Bytes spread =
-      _mm_shuffle_epi8(_mm_loadu_si32(qs), _mm_set_epi8(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0));
-  const Bytes odd = _mm_set1_epi32(static_cast<int>(0xff00ff00u)),
-              second = _mm_set1_epi32(static_cast<int>(0xffff0000u));
-  const Bytes shifted = _mm_blendv_epi8(spread, _mm_srli_epi16(spread, 4), second);
-  return _mm_and_si128(_mm_blendv_epi8(shifted, _mm_srli_epi16(shifted, 2), odd), all(3));
-}
 void whole(const Q2_0& b, float* out) {
-  for (int k = 0; k < 64; k += 16) put_codes(_mm_sub_epi8(sixteen_crumbs(b.qs + k / 4), all(1)), scale(b, 0), out + k);
+  for (int k = 0; k < 64; k += 16) put_codes(less(sixteen_crumbs(b.qs + k / 4), all(1)), scale(b, 0), out + k);
 }
 void whole(const PQ2_0& b, float* out) {
-  for (int k = 0; k < 128; k += 16) put_codes(_mm_sub_epi8(sixteen_crumbs(b.qs + k / 4), all(1)), scale(b, 0), out + k);
+  for (int k = 0; k < 128; k += 16) put_codes(less(sixteen_crumbs(b.qs + k / 4), all(1)), scale(b, 0), out + k);
 }
-
-// Lane i: the value of bits of `word` from shift + step * i on, by the lowest ones alone, which is how table repeats.
-inline Vec look_up(Vec table, uint32_t word, int shift, int step) {
-#if defined(QENG_ISA_avx512)
-  const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  const __m512i shifts = _mm512_add_epi32(_mm512_mullo_epi32(lane, _mm512_set1_epi32(step)), _mm512_set1_epi32(shift));
-  return _mm512_permutexvar_ps(_mm512_srlv_epi32(_mm512_set1_epi32(static_cast<int>(word)), shifts), table);
-#else
-  const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-  const __m256i shifts = _mm256_add_epi32(_mm256_mullo_epi32(lane, _mm256_set1_epi32(step)), _mm256_set1_epi32(shift));
-  return _mm256_permutevar8x32_ps(table, _mm256_srlv_epi32(_mm256_set1_epi32(static_cast<int>(word)), shifts));
-#endif
-}
-inline uint32_t word_at(const uint8_t* p) {
-  uint32_t word;
-  __builtin_memcpy(&word, p, 4);
-  return word;
-}
-void whole(const OneBit& b, float* out) {
-  alignas(64) constexpr float kValues[16] = {-1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1};
-  for (int i = 0; i < 32; i += kWidth) store(out + i, look_up(load(kValues), word_at(b.qs), i, 1));
-}
-void whole(const Ternary& b, float* out) {
-  alignas(64) constexpr float kValues[16] = {0, 1, -1, 0, 0, 1, -1, 0, 0, 1, -1, 0, 0, 1, -1, 0};
-  for (int i = 0; i < 32; i += kWidth)
-    store(out + i, look_up(load(kValues), word_at(b.qs + i / 16 * 4), i % 16 * 2, 2));
-}
+void whole(const OneBit& b, float* out) { put_signs(b.qs, out); }
+void whole(const Ternary& b, float* out) { put_ternary(b.qs, out); }
 
 // Five digits of each of 16 bytes, 16 weights each, `run` apart.
 inline void put_trits(const uint8_t* qs, int run, float d, float* out) {
-  __m256i wide = _mm256_cvtepu8_epi16(bytes_at(qs));  // a byte times 3^n, mod 256
-  for (int n = 0; n < 5; ++n, out += run) {
-    const __m256i thrice = _mm256_add_epi16(_mm256_add_epi16(wide, wide), wide), digits = _mm256_srli_epi16(thrice, 8);
-    const Bytes q = _mm_packus_epi16(_mm256_castsi256_si128(digits), _mm256_extracti128_si256(digits, 1));
-    put_codes(_mm_sub_epi8(q, all(1)), d, out);
-    wide = _mm256_and_si256(thrice, _mm256_set1_epi16(255));
-  }
+  Trits left(qs);
+  for (int n = 0; n < 5; ++n, out += run) put_codes(less(left.next(), all(1)), d, out);
 }
 void whole(const TQ1_0& b, float* out) {
   const float d = scale(b, 0);

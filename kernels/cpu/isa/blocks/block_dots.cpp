@@ -174,9 +174,11 @@ inline void add_groups(const Activations& x, int64_t row, const int8_t* codes, c
 }
 
 // kXs rows of x. Of w, one row of each eighth together: eight streams far enough apart for the processor to follow each
-// draw more from the memory than one does, or than eight rows side by side.
+// draw more from the memory than one does, or than eight rows side by side. Not inlined, so that g++ inlines what it calls:
+// that has a limit for a function.
 template <class Block, int kXs>
-void dots(const Activations& x, int64_t row, const Block* w, int64_t n, float* out, int64_t stride) {
+__attribute__((noinline)) void dots(const Activations& x, int64_t row, const Block* w, int64_t n, float* out,
+                                    int64_t stride) {
   using D = Dot<Block>;
   constexpr int kElements = Block::kElements, kSize = sizeof(Block);
   constexpr int kEvery = kSize < 64 ? 64 / kSize : 1,

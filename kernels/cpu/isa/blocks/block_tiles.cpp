@@ -1,13 +1,15 @@
 // Many rows of activations times weights of block formats: 16 rows of w are repacked as a panel, codes interleaved so
 // that each lane of a vector works for a row of its own; then tiles of 16 rows of w by 4 of x stay in registers. Sums
 // inside a block are exact and those over blocks take the order of block_dots.cpp, so the results are its bits. With
-// AMX tiles of 16 rows of x take most of it (block_tiles_amx.h).
+// AMX tiles of 16 rows of x take most of it (block_tiles_amx.h), with I8MM 2 x 2 sums at a time (block_tiles_i8mm.h).
 #include "kernels/cpu/isa/blocks/block_dot.h"
 #include "kernels/cpu/isa/blocks/block_panel.h"
 #include "kernels/cpu/isa/table.h"
 #include "kernels/math/blocks/interleaved.h"
 #if defined(QENG_AMX)
 #include "kernels/cpu/isa/blocks/block_tiles_amx.h"
+#elif defined(QENG_I8MM)
+#include "kernels/cpu/isa/blocks/block_tiles_i8mm.h"
 #endif
 
 namespace qeng::isa::QENG_ISA {
@@ -51,7 +53,7 @@ void pack(const Block* w, int64_t n, int64_t count, PanelBlock<Block>* panel) {
       P& to = panel[b];
       alignas(32) uint8_t codes[Block::kElements];
       unpack(block, codes);
-      for (int step = 0; step < P::kSteps; ++step) __builtin_memcpy(to.codes[step][side][lane], codes + 4 * step, 4);
+      for (int step = 0; step < P::kSteps; ++step) __builtin_memcpy(to.codes_at(step, side, lane), codes + 4 * step, 4);
       to.factor[side][lane] = as_float(D::factor(block));
       if constexpr (has_min<Block>()) to.minimum_factor[side][lane] = as_float(D::minimum_factor(block));
       if constexpr (D::kScaled) {
@@ -68,6 +70,18 @@ void pack(const Block* w, int64_t n, int64_t count, PanelBlock<Block>* panel) {
     }
 }
 
+// The codes of a step of all rows of a side.
+template <class Block>
+inline void put_step(PanelBlock<Block>& to, int step, int side, Bytes codes) {
+#if defined(QENG_I8MM)
+  uint8_t each[kLanes][4];
+  store_bytes(each, codes);
+  for (int lane = 0; lane < kLanes; ++lane) __builtin_memcpy(to.codes_at(step, side, lane), each[lane], 4);
+#else
+  store_bytes(to.codes[step][side], codes);
+#endif
+}
+
 // The half of a group of 32 rows that begins with row `first`.
 void pack(const blocks::Interleaved<blocks::Q6_K>* w, int first, int64_t count, PanelBlock<blocks::Q6_K>* panel) {
   for (int64_t b = 0; b < count; ++b) {
@@ -77,8 +91,8 @@ void pack(const blocks::Interleaved<blocks::Q6_K>* w, int first, int64_t count, 
       const Bytes low = load_bytes(from.low[first / kPanelRows]), high = load_bytes(from.high);
       const Bytes bits_4_5[kSides] = {first ? bits<0, 48>(high) : bits<0, 48>(shift_bits_left<4>(high)),
                                       first ? bits<2, 48>(high) : bits<0, 48>(shift_bits_left<2>(high))};
-      store_bytes(to.codes[step][0], either(bits<0, 15>(low), bits_4_5[0]));
-      store_bytes(to.codes[step][1], either(bits<4, 15>(low), bits_4_5[1]));
+      put_step(to, step, 0, either(bits<0, 15>(low), bits_4_5[0]));
+      put_step(to, step, 1, either(bits<4, 15>(low), bits_4_5[1]));
     }
     for (int side = 0; side < kSides; ++side) {
       const int row = first + kLanes * side;
@@ -100,8 +114,8 @@ void pack(const blocks::Interleaved<blocks::TQ2_0>* w, int first, int64_t count,
     auto& to = panel[b];
     for (int step = 0; step < to.kSteps; ++step) {
       const Bytes codes = load_bytes(w[b].steps[step]);
-      store_bytes(to.codes[step][0], first ? bits<4, 3>(codes) : bits<0, 3>(codes));
-      store_bytes(to.codes[step][1], first ? bits<6, 3>(codes) : bits<2, 3>(codes));
+      put_step(to, step, 0, first ? bits<4, 3>(codes) : bits<0, 3>(codes));
+      put_step(to, step, 1, first ? bits<6, 3>(codes) : bits<2, 3>(codes));
     }
     for (int side = 0; side < kSides; ++side) store_floats(to.factor[side], load_f16(w[b].d + first + kLanes * side));
   }
@@ -115,13 +129,59 @@ constexpr int steps_that_fit(int most, int steps) {
   return fit;
 }
 
+// <rows of x, rows of the panel> over a group of x, whose codes begin there, and at step `begin` of a block of w.
+#if defined(QENG_I8MM)
+template <int kRows, class Block>
+inline void group_dots(const int8_t* codes, int64_t k, const PanelBlock<Block>& w, int begin,
+                       Ints (&dots)[kSides][kRows]) {
+  if constexpr (Dot<Block>::kScaled) {  // the sums of all rows and their factors are more than there are registers
+    dots_of_pairs<kRows, Block, 1>(codes, k, w, begin, 0, dots);
+    dots_of_pairs<kRows, Block, 1>(codes, k, w, begin, 1, dots);
+  } else {
+    dots_of_pairs<kRows, Block, kSides>(codes, k, w, begin, 0, dots);
+  }
+}
+#else
+template <int kRows, class Block>
+inline void group_dots(const int8_t* codes, int64_t k, const PanelBlock<Block>& w, int begin,
+                       Ints (&dots)[kSides][kRows]) {
+  using D = Dot<Block>;
+  constexpr int kSteps = kActivationGroup<Block> / 4, kGroupSteps = D::kScaled ? Block::kGroup / 4 : kSteps;
+  constexpr int kFit = steps_that_fit(D::kMost, kGroupSteps);
+  for (auto& side : dots)
+    for (Ints& each : side) each = splat_int(0);
+  for (int step = 0; step < kSteps; step += kFit) {
+    Products products[kSides][kRows];
+    for (auto& side : products)
+      for (Products& each : side) each = no_products();
+    for (int s = step; s < step + kFit; ++s) {
+      const Bytes left = load_bytes(w.codes[begin + s][0]), right = load_bytes(w.codes[begin + s][1]);
+      repeat<kRows>([&](int r) {
+        const Bytes of_x = splat_four(codes + r * k + 4 * s);
+        const auto more = [&](Products before, Bytes codes_of_w) {
+          if constexpr (D::kMost == 0 && !kRaised<Block>)
+            return in_order(add_products(before, size_of(codes_of_w), with_sign_of(of_x, codes_of_w)));
+          else
+            return in_order(add_products(before, codes_of_w, of_x));
+        };
+        products[0][r] = more(products[0][r], left);
+        products[1][r] = more(products[1][r], right);
+      });
+    }
+    for (int side = 0; side < kSides; ++side)
+      for (int r = 0; r < kRows; ++r)
+        dots[side][r] =
+            add(dots[side][r], D::kScaled ? widen(products[side][r], load_shorts(w.scales[step / kGroupSteps][side]))
+                                          : widen(products[side][r]));
+  }
+}
+#endif
+
 template <int kRows, class Block>
 inline void tile(const Activations& x, int64_t first, const PanelBlock<Block>* panel, float* out, int64_t stride) {
   using D = Dot<Block>;
   using P = PanelBlock<Block>;
   constexpr int kGroup = kActivationGroup<Block>, kSteps = kGroup / 4;
-  constexpr int kGroupSteps = D::kScaled ? Block::kGroup / 4 : kSteps;
-  constexpr int kFit = steps_that_fit(D::kMost, kGroupSteps);
   const int64_t groups = x.k / kGroup;
   Floats y[kSides][kRows];
   for (auto& side : y)
@@ -132,32 +192,7 @@ inline void tile(const Activations& x, int64_t first, const PanelBlock<Block>* p
     const int begin = static_cast<int>(a % kInBlock) * kSteps;
     const int8_t* codes = x.codes + first * x.k + a * kGroup;
     Ints dots[kSides][kRows];
-    for (auto& side : dots)
-      for (Ints& each : side) each = splat_int(0);
-    for (int step = 0; step < kSteps; step += kFit) {
-      Products products[kSides][kRows];
-      for (auto& side : products)
-        for (Products& each : side) each = no_products();
-      for (int s = step; s < step + kFit; ++s) {
-        const Bytes left = load_bytes(w.codes[begin + s][0]), right = load_bytes(w.codes[begin + s][1]);
-        repeat<kRows>([&](int r) {
-          const Bytes of_x = splat_four(codes + r * x.k + 4 * s);
-          const auto more = [&](Products before, Bytes codes_of_w) {
-            if constexpr (D::kMost == 0 && !kRaised<Block>)
-              return in_order(add_products(before, size_of(codes_of_w), with_sign_of(of_x, codes_of_w)));
-            else
-              return in_order(add_products(before, codes_of_w, of_x));
-          };
-          products[0][r] = more(products[0][r], left);
-          products[1][r] = more(products[1][r], right);
-        });
-      }
-      for (int side = 0; side < kSides; ++side)
-        for (int r = 0; r < kRows; ++r)
-          dots[side][r] =
-              add(dots[side][r], D::kScaled ? widen(products[side][r], load_shorts(w.scales[step / kGroupSteps][side]))
-                                            : widen(products[side][r]));
-    }
+    group_dots(codes, x.k, w, begin, dots);
     for (int r = 0; r < kRows; ++r) {
       const int64_t group = (first + r) * groups + a;
       const Floats scale = splat_float(x.scales[group]);

@@ -40,6 +40,8 @@ inline Bytes words(uint64_t a, uint64_t b, uint64_t c, uint64_t d) {  // 8 bytes
 }
 inline Bytes splat_byte(int x) { return _mm256_set1_epi8(static_cast<char>(x)); }
 inline Bytes low_of_first_high_of_second(Bytes a, Bytes b) { return _mm256_blend_epi32(a, b, 0xf0); }
+inline Bytes mix_low(Bytes a, Bytes b) { return _mm256_unpacklo_epi8(a, b); }  // a0 b0 a1 b1 .., of each 16 bytes
+inline Bytes mix_high(Bytes a, Bytes b) { return _mm256_unpackhi_epi8(a, b); }
 inline Bytes either(Bytes a, Bytes b) { return _mm256_or_si256(a, b); }
 inline Bytes add_bytes(Bytes a, Bytes b) { return _mm256_add_epi8(a, b); }  // modulo 256
 inline Bytes average(Bytes a, Bytes b) { return _mm256_avg_epu8(a, b); }    // (a + b + 1) / 2, without sign
@@ -98,6 +100,9 @@ inline Products no_products() { return _mm256_setzero_si256(); }
 #if defined(QENG_VNNI)
 inline Products add_products(Products p, Bytes unsigned_a, Bytes signed_b) {
   return _mm256_dpbusd_epi32(p, unsigned_a, signed_b);
+}
+inline Products add_byte_products(Products p, Bytes unsigned_a, Bytes signed_b) {
+  return add_products(p, unsigned_a, signed_b);
 }
 inline Products products_of_pairs(const int16_t* pairs, int factor) {
   return _mm256_set1_epi32(factor * (pairs[0] + pairs[1]));

@@ -49,6 +49,8 @@ inline Bytes splat_byte(int x) {
   return {all, all};
 }
 inline Bytes low_of_first_high_of_second(Bytes a, Bytes b) { return {a.low, b.high}; }
+inline Bytes mix_low(Bytes a, Bytes b) { return {vzip1q_u8(a.low, b.low), vzip1q_u8(a.high, b.high)}; }
+inline Bytes mix_high(Bytes a, Bytes b) { return {vzip2q_u8(a.low, b.low), vzip2q_u8(a.high, b.high)}; }
 inline Bytes either(Bytes a, Bytes b) { return {vorrq_u8(a.low, b.low), vorrq_u8(a.high, b.high)}; }
 inline Bytes add_bytes(Bytes a, Bytes b) { return {vaddq_u8(a.low, b.low), vaddq_u8(a.high, b.high)}; }
 inline Bytes average(Bytes a, Bytes b) { return {vrhaddq_u8(a.low, b.low), vrhaddq_u8(a.high, b.high)}; }
@@ -117,6 +119,12 @@ inline Products add_products(Products p, Bytes unsigned_a, Bytes signed_b) {
   return {add_products(p.low, with_sign(unsigned_a.low), with_sign(signed_b.low)),
           add_products(p.high, with_sign(unsigned_a.high), with_sign(signed_b.high))};
 }
+#if defined(QENG_I8MM)
+inline Products add_byte_products(Products p, Bytes unsigned_a, Bytes signed_b) {  // of all 256 bytes without sign
+  return {vusdotq_s32(p.low, unsigned_a.low, with_sign(signed_b.low)),
+          vusdotq_s32(p.high, unsigned_a.high, with_sign(signed_b.high))};
+}
+#endif
 inline Bytes size_of(Bytes a) { return a; }
 inline Bytes with_sign_of(Bytes b, Bytes) { return b; }
 inline Products products_of_pairs(const int16_t* pairs, int factor) {

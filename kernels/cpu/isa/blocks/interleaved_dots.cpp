@@ -21,39 +21,47 @@ constexpr int64_t kOneStream = 0;
 #endif
 
 // Sums of the codes of block b of kGroups groups of rows times those of kXs rows of x, which begin at x + q * k.
-#if defined(QENG_VNNI)
-// Products add up in 32 bits, so the lowest one, two, three and all four parts of the codes are multiplied as they lie;
-// the differences are the parts'. Even and odd steps have sums of their own, as one addition waits for the one before.
+#if defined(QENG_VNNI) || defined(QENG_I8MM)
+// Products of whole bytes add up in 32 bits, so the lowest one, two, three and all four parts of the codes are multiplied as they lie;
+// the differences are the parts'. Even and odd steps have sums of their own, as one addition waits for the one before;
+// not on NEON, where it hardly does, and sums are two registers each.
 template <int kXs, int kGroups>
 inline void add_block(const Interleaved<blocks::TQ2_0>* const (&w)[kGroups], int64_t b, const int8_t* x, int64_t k,
                       const int16_t*, Ints (&sums)[kXs][kGroups][kParts]) {
+#if defined(QENG_I8MM)
+  constexpr int kSets = 1;
+#else
   constexpr int kSets = 2;
+#endif
   Products products[kXs][kGroups][kSets][kParts];
   for (auto& of_row : products)
     for (auto& of_group : of_row)
       for (auto& of_set : of_group)
         for (Products& each : of_set) each = no_products();
-  for (int step = 0; step < 64; step += kSets)
-    repeat<kSets>([&](int set) {
+  for (int step = 0; step < 64; step += 2)
+    repeat<2>([&](int odd) {
       for (int g = 0; g < kGroups; ++g) {
-        const auto& from = w[g][b].steps[step + set];
+        const auto& from = w[g][b].steps[step + odd];
         const Bytes codes = load_bytes(from);
         const Bytes parts[kParts] = {bits<0, 3>(codes), bits<0, 15>(codes), bits<0, 63>(codes), codes};
-        if (set == 0) prefetch(from[0] + kAhead);
-        if (g == 0 && set == 0 && step % 16 == 0)
+        if (odd == 0) prefetch(from[0] + kAhead);
+        if (g == 0 && odd == 0 && step % 16 == 0)
           __builtin_prefetch(x + 4 * step + 256);  // codes of x of the next block
         for (int q = 0; q < kXs; ++q) {
-          const Bytes a = splat_four(x + q * k + 4 * (step + set));
+          const Bytes a = splat_four(x + q * k + 4 * (step + odd));
           for (int p = 0; p < kParts; ++p) {
-            Products& sum = products[q][g][set][p];
-            sum = in_order(add_products(sum, parts[p], a));
+            Products& sum = products[q][g][odd % kSets][p];
+            sum = in_order(add_byte_products(sum, parts[p], a));
           }
         }
       }
     });
   for (int q = 0; q < kXs; ++q)
     for (int g = 0; g < kGroups; ++g) {
-      const auto sum = [&](int p) { return add(products[q][g][0][p], products[q][g][1][p]); };
+      const auto sum = [&](int p) {
+        if constexpr (kSets == 1) return products[q][g][0][p];
+        return add(products[q][g][0][p], products[q][g][kSets - 1][p]);
+      };
       sums[q][g][0] = sum(0);
       sums[q][g][1] = shift_right<2>(subtract(sum(1), sum(0)));
       sums[q][g][2] = shift_right<4>(subtract(sum(2), sum(1)));

@@ -35,6 +35,13 @@ inline void join(uint64_t lower, uint64_t upper, uint8_t* tables) {
   const __m256i sums = _mm256_add_epi16(splat(lower), _mm256_shuffle_epi8(splat(upper), each_four_times));
   const __m256i both = _mm256_packus_epi16(_mm256_and_si256(sums, _mm256_set1_epi16(31)), _mm256_srli_epi16(sums, 5));
   _mm256_store_si256(reinterpret_cast<__m256i*>(tables), _mm256_permute4x64_epi64(both, 0xd8));
+#elif defined(QENG_ISA_neon)
+  const uint16x4_t first = vcreate_u16(lower), second = vcreate_u16(upper);
+  const uint16x8_t each = vcombine_u16(first, first);
+  const uint16x8_t sums[2] = {vaddq_u16(each, vcombine_u16(vdup_lane_u16(second, 0), vdup_lane_u16(second, 1))),
+                              vaddq_u16(each, vcombine_u16(vdup_lane_u16(second, 2), vdup_lane_u16(second, 3)))};
+  vst1q_u8(tables, vandq_u8(vcombine_u8(vmovn_u16(sums[0]), vmovn_u16(sums[1])), vdupq_n_u8(31)));
+  vst1q_u8(tables + 16, vcombine_u8(vshrn_n_u16(sums[0], 5), vshrn_n_u16(sums[1], 5)));
 #else
   for (int v = 0; v < 16; ++v) {
     const auto sum = static_cast<unsigned>((lower >> (v % 4 * 16) & 0xffff) + (upper >> (v / 4 * 16) & 0xffff));
@@ -53,15 +60,13 @@ inline int one_bit_tables(const int8_t* codes, int64_t k, int64_t group, uint8_t
   return less;
 }
 
-#if defined(QENG_ISA_avx2) || defined(QENG_ISA_avx512)
+#if defined(QENG_ISA_avx2) || defined(QENG_ISA_avx512) || defined(QENG_ISA_neon)
 
 // Bytes of four vectors after one another: of out, vector i has those that quarter i of each 16 of a, b, c and d held.
-inline void shuffle(__m256i a, __m256i b, __m256i c, __m256i d, uint8_t (*out)[kSignRows]) {
-  const __m256i low = _mm256_unpacklo_epi8(a, c), high = _mm256_unpackhi_epi8(a, c);
-  const __m256i other_low = _mm256_unpacklo_epi8(b, d), other_high = _mm256_unpackhi_epi8(b, d);
-  store_bytes(out[0], _mm256_unpacklo_epi8(low, other_low)), store_bytes(out[1], _mm256_unpackhi_epi8(low, other_low));
-  store_bytes(out[2], _mm256_unpacklo_epi8(high, other_high)),
-      store_bytes(out[3], _mm256_unpackhi_epi8(high, other_high));
+inline void shuffle(Bytes a, Bytes b, Bytes c, Bytes d, uint8_t (*out)[kSignRows]) {
+  const Bytes low = mix_low(a, c), high = mix_high(a, c), other_low = mix_low(b, d), other_high = mix_high(b, d);
+  store_bytes(out[0], mix_low(low, other_low)), store_bytes(out[1], mix_high(low, other_low));
+  store_bytes(out[2], mix_low(high, other_high)), store_bytes(out[3], mix_high(high, other_high));
 }
 // Byte i of each row at `at` to vector i of `columns`: row r in lane r. In two passes over few vectors at a time, as
 // all of them are more than there are registers.
@@ -72,6 +77,8 @@ inline void transpose(const uint8_t* const (&rows)[kSignRows], int64_t at, uint8
   const auto half = [&](int i) { return load_bytes(middle[i]); };
   for (int i = 0; i < 4; ++i) shuffle(half(i), half(i + 4), half(i + 8), half(i + 12), columns + 4 * i);
 }
+
+#if !defined(QENG_ISA_neon)
 
 // Sums of a group's table entries in 16 bits, of even lanes and of odd ones.
 struct GroupSums {
@@ -119,6 +126,55 @@ inline void store_rows(const Floats (&y)[4], float* out) {
   store_floats(out + 16, _mm256_permute2f128_ps(a, b, 0x31)),
       store_floats(out + 24, _mm256_permute2f128_ps(c, d, 0x31));
 }
+
+#else
+
+// Sums of a group's table entries in 16 bits, eight rows each.
+struct GroupSums {
+  uint16x8_t of[4];
+};
+inline void add_wide(uint16x8_t (&sums)[4], Bytes entries) {
+  sums[0] = vaddw_u8(sums[0], vget_low_u8(entries.low)), sums[1] = vaddw_high_u8(sums[1], entries.low);
+  sums[2] = vaddw_u8(sums[2], vget_low_u8(entries.high)), sums[3] = vaddw_high_u8(sums[3], entries.high);
+}
+inline Bytes entries_of(const uint8_t* table, Bytes index) {
+  const uint8x16_t entries = vld1q_u8(table);
+  return {vqtbl1q_u8(entries, index.low), vqtbl1q_u8(entries, index.high)};
+}
+inline GroupSums sums_of_entries(const uint8_t (*columns)[kSignRows], int64_t units, const uint8_t* tables) {
+  uint16x8_t low_sums[4] = {}, high_sums[4] = {};
+  for (int64_t half = 0; half < 2 * units; ++half) {
+    Bytes high = splat_byte(0);  // entries of 15 and less: 16 add in a byte
+    for (int quarter = 0; quarter < 2; ++quarter) {
+      Bytes low = splat_byte(0);  // of 31 and less: 8
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i, ++columns, tables += 64) {
+        const Bytes both = load_bytes(columns), first = bits<0, 15>(both), second = bits<4, 15>(both);
+        low = add_bytes(low, entries_of(tables, first)), high = add_bytes(high, entries_of(tables + 16, first));
+        low = add_bytes(low, entries_of(tables + 32, second)), high = add_bytes(high, entries_of(tables + 48, second));
+      }
+      add_wide(low_sums, low);
+    }
+    add_wide(high_sums, high);
+  }
+  GroupSums sums;
+  for (int i = 0; i < 4; ++i) sums.of[i] = vaddq_u16(low_sums[i], vshlq_n_u16(high_sums[i], 5));
+  return sums;
+}
+
+inline void add_group(const GroupSums& sums, int less, float scale, Floats (&y)[4]) {
+  for (int i = 0; i < 4; ++i) {
+    const Ints wide = {vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(sums.of[i]))),
+                       vreinterpretq_s32_u32(vmovl_high_u16(sums.of[i]))};
+    y[i] = multiply_add(to_floats(subtract(shift_left<1>(wide), splat_int(less))), splat_float(scale), y[i]);
+  }
+}
+
+inline void store_rows(const Floats (&y)[4], float* out) {
+  for (int i = 0; i < 4; ++i) store_floats(out + 8 * i, y[i]);
+}
+
+#endif
 
 inline void one_bit_dots(const SignTables& x, int64_t row, int64_t rows, const uint8_t* w, int64_t n, float* out,
                          int64_t stride) {
