@@ -27,8 +27,10 @@ local q = {}
 function q.device(opt) end
 
 ---The devices present: name, description, memory, in_use. The first is the one that "auto" takes.
+---Those that auto never takes are listed where they are in use, or by the name of their backend: q.devices "opencl".
+---@param backend? string
 ---@return table[]
-function q.devices() end
+function q.devices(backend) end
 
 ---A runtime of its own: a device with its threads, tape, accounts and budget, beside the default one.
 ---q.device describes the default. Operations run on the runtime of their tensors, which has to be one. Tensors are

@@ -1,4 +1,6 @@
 // Runtimes, and what is asked of the one in use: its device, memory, limits, random numbers.
+#include <algorithm>
+
 #include "bindings/register.h"
 #include "bindings/runtime.h"
 #include "kernels/backends.h"
@@ -46,12 +48,27 @@ int text(Call& call) {
   return call.push("Runtime on " + backend.name() + ": " + backend.description());
 }
 
-// What this machine has, whether in use or not: {name, description, memory (bytes), in_use}.
+bool in_use(const BackendKind& kind) {
+  const std::vector<Runtime*>& all = Runtime::all();
+  return std::any_of(all.begin(), all.end(), [&](Runtime* each) {
+    const std::string name = each->device().backend().name();
+    return name.substr(0, name.find(':')) == kind.name;
+  });
+}
+
+// What this machine has of one backend, or of those that `auto` chooses from and those in use: {name, description,
+// memory (bytes), in_use}. Others may load large drivers to answer.
 int devices(Call& call) {
   lua_State* L = call.L;
+  const auto wanted = call.arg<std::string>(1, "");
+  const auto& kinds = backend_kinds();
+  if (!wanted.empty() &&
+      std::none_of(kinds.begin(), kinds.end(), [&](const auto& kind) { return kind.name == wanted; }))
+    call.bad_argument(1, "'" + wanted + "' is no backend");
   lua_newtable(L);
   int count = 0;
-  for (const BackendKind& kind : backend_kinds())
+  for (const BackendKind& kind : kinds) {
+    if (wanted.empty() ? kind.priority < 0 && !in_use(kind) : kind.name != wanted) continue;
     for (const DeviceInfo& info : kind.devices(nullptr)) {
       Backend* used = nullptr;
       for (Runtime* each : Runtime::all())
@@ -64,6 +81,7 @@ int devices(Call& call) {
       lua::set_field(L, "memory", static_cast<int64_t>(info.bytes));
       lua_rawseti(L, -2, ++count);
     }
+  }
   return 1;
 }
 

@@ -29,6 +29,8 @@ if ! "$qeng" -e 'q.device { device = "opencl" } q.zeros({ 1 })' >/dev/null 2>&1;
   echo "SKIPPED: no driver for OpenCL that serves is on this machine (Debian's pocl-opencl-icd is one)"
   exit $failed
 fi
+expect 0 '^0\s+opencl:0$' "$qeng" -e 'local n = 0 for _, one in ipairs(q.devices()) do if one.name:find "opencl" then n = n + 1 end end print(n, q.devices("opencl")[1].name)'
+expect 1 "'tpu' is no backend" "$qeng" -e 'q.devices "tpu"'
 expect 0 '^cpu$' "$qeng" -e 'q.device { device = "auto" } print(q.devices()[1].name)'
 expect 1 'opencl: this backend has no hadamard; the CPU .device cpu. and CUDA have it' "$qeng" -e 'q.device { device = "opencl" } q.hadamard(q.zeros({ 1, 8 }), { block = 8 })'
 expect 1 'token 9 at position 1 is outside the table of 4 rows' "$qeng" -e \
