@@ -24,7 +24,7 @@ namespace qeng {
 
 namespace {
 
-constexpr int kLeastCapability = 75;  // half precision on tensor cores of this shape came with Turing
+constexpr int kLeastCapability = 75;  // CUDA 13 compiles for none before Turing
 
 // A ring of pinned memory. What is uploaded is copied here first, so that the caller's memory is free at once and the
 // copy to the device runs beside the host. A piece is used again when the event behind it has passed.
