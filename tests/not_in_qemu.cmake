@@ -1,5 +1,6 @@
-# Unit tests that take qemu minutes, that measure time, or that start threads in a child of a process with threads: CTest reads this after the tests of a cross build, and
-# scripts/test --arm64 leaves them out.
+# Unit tests that take qemu minutes, that measure time, or that start threads in a child of a process with threads. CTest
+# reads this after the tests of a cross build, and scripts/test --arm64 leaves them out. A test that qemu is too slow for
+# goes here.
 foreach(name
     "two runs are bit-identical, and so are two thread counts outside of oneDNN"
     "bf16 products of any k are right, and a NaN stays in its row"
