@@ -26,7 +26,8 @@ local q = {}
 ---@param opt {device?: string, threads?: integer, isa?: string, budget?: integer}
 function q.device(opt) end
 
----The devices present: name, description, memory, in_use. The first is the one that "auto" takes.
+---The devices present: name, description, memory, one_memory (it is the host's), in_use. The first is the one that
+---"auto" takes.
 ---Those that auto never takes are listed where they are in use, or by the name of their backend: q.devices "opencl".
 ---@param backend? string
 ---@return table[]
@@ -2191,9 +2192,9 @@ function q.hub.files(name, kind, patterns, opt) end
 ---@field dtype? dtype  by default the file's own; f16 matrices then stay so, and are computed in f32
 ---@field writable? boolean  weights with memory of their own, for full fine-tuning
 ---@field weights? string  "map", "copy" (faster, the default if there is room) or "stream"
----@field host_budget? integer  with stream: bytes of the whole process; on a GPU, bytes that are pinned
+---@field host_budget? integer  with stream: bytes of the process; on a GPU with memory of its own, what is pinned
 ---@field stream_slack? integer  bytes of host_budget for what is not known in advance (64 MB)
----@field stream_keep? integer  on a GPU, bytes of weights that stay there for good
+---@field stream_keep? integer  on such a GPU, bytes of weights that stay there for good
 ---@field model_file? string  a Lua file like those of scripts/qeng/models; it is run
 ---@field runtime? Runtime  where the model lies; by default the runtime in use
 

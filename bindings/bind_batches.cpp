@@ -111,7 +111,7 @@ int batches(Call& call) {
     options.weights =
         lua_istable(call.L, value) ? constant_weights(call.L, value) : weights_of_step(lua::Ref(call.L, value));
   }
-  options.stored = !device().backend().host_memory();
+  options.stored = !device().backend().reads_host_memory();
   return call.push(std::make_shared<Batches>(self, options));
 }
 
@@ -195,7 +195,7 @@ int by_source(Call& call) {
 
 int send(Call& call) {
   const auto self = call.self<Batch>();
-  if (!device().backend().host_memory()) runtime().batch_stage(*self).send(self);
+  if (!device().backend().reads_host_memory()) runtime().batch_stage(*self).send(self);
   return 0;
 }
 
@@ -221,7 +221,7 @@ int load(Call& call) {
   const BatchStage::Tensors tensors{field("tokens", self->tokens), field("targets", self->targets),
                                     field("positions", self->positions), field("cu_q", self->cu_seqlens)};
   Device& device = device_of(call, tensors.tokens, tensors.targets, tensors.positions, tensors.cu_seqlens);
-  if (!device.backend().host_memory()) {
+  if (!device.backend().reads_host_memory()) {
     device.runtime()->batch_stage(*self).load(*self, tensors);
   } else {
     from_host_i32(*tensors.tokens, self->tokens.data(), self->tokens.size());

@@ -31,7 +31,12 @@ int make(Call& call) {
   for (const auto& unit : weights) all.insert(all.end(), unit.begin(), unit.end());
   Device& device = device_of(call, all);
   std::shared_ptr<StreamedWeights> stream;
-  if (device.backend().host_memory())
+  const bool in_place = device.backend().reads_host_memory();
+  if (in_place && (opt.has("keep") || opt.has("depth")))
+    fail("value", "streamed weights: ", device.backend().name(),
+         " reads them where they lie in memory: nothing is kept there apart or copied ahead; leave out stream_keep "
+         "(--stream-keep) and stream_depth");
+  if (in_place)
     stream = std::make_shared<MappedStream>(device, std::move(units), limit, option,
                                             opt.get<size_t>("slack", size_t{64} << 20));
   else

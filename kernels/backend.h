@@ -92,6 +92,9 @@ class Backend {
   virtual void upload(void* device, const void* host, size_t bytes) = 0;
   virtual void download(void* host, const void* device, size_t bytes) = 0;
   virtual bool host_memory() const { return true; }  // the host may use the device's memory at its addresses
+  // Operations, and copies as well, may use any memory of the process, files that it has mapped too, as fast as the
+  // device's own. The device still has a queue, and memory that the host may not touch, where host_memory() is false.
+  virtual bool reads_host_memory() const { return host_memory(); }
   struct Memory {
     size_t free = 0, total = 0;
   };

@@ -17,6 +17,7 @@ struct DeviceInfo {
   std::string name;         // as the backend's name(): "cpu", "cuda:1"
   std::string description;  // "NVIDIA H200"
   size_t bytes = 0;         // of its memory
+  bool one_memory = false;  // that is the host's: Backend::reads_host_memory()
 };
 
 // For backends that run on the host's cores; others have no use for them.

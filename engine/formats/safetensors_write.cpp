@@ -68,7 +68,7 @@ std::string header_of(const std::string& path, const std::vector<TensorSpec>& sp
   } catch (const json::exception&) {
     fail("value", path, ": a tensor name or metadata entry is not UTF-8");
   }
-  text.resize((text.size() + 7) / 8 * 8, ' ');
+  text.resize((text.size() + 8 + 15) / 16 * 16 - 8, ' ');  // with its length: GPUs read vectors of 16 bytes in place
   return text;
 }
 

@@ -165,7 +165,7 @@ void Program::run(int64_t trained) {
   Variant& variant = this->variant(trained);
   // Listeners see each operation. A device that records does so when all of them have run once, which makes it ready.
   if (variant.ran && !device_.listener()) {
-    if (!variant.recording) record(variant);
+    if (!variant.recording && records()) record(variant);
     if (variant.recording) {
       variant.recording->replay();
       for (const auto& [stream, copies] : copies_) stream->repeated(copies);
@@ -173,6 +173,10 @@ void Program::run(int64_t trained) {
     }
   }
   run_each(variant);
+}
+
+bool Program::records() const {
+  return std::all_of(copies_.begin(), copies_.end(), [](const Copies& copies) { return copies.stream->recordable(); });
 }
 
 // What recording seems to copy is what each replay copies.

@@ -44,6 +44,7 @@ class Program {
   Variant& variant(int64_t trained);
   void plan(Captured& captured);
   void give_memory(const std::vector<std::weak_ptr<Tensor>>& tensors);
+  bool records() const;  // false where a stream has to see each run
   void record(Variant& variant);
   void run_each(Variant& variant);
 

@@ -15,7 +15,6 @@ Rehearsal::Rehearsal(const Backend& real, const Limits& limits, bool for_gpu)
     : real_(real),
       name_(real.name()),
       description_(real.description()),
-      host_memory_(real.host_memory()),
       for_gpu_(for_gpu && real.host_memory()),
       limits_(limits) {}
 

@@ -35,7 +35,8 @@ class Rehearsal : public Backend {
   void release(void* memory, size_t bytes) override;
   void upload(void* device, const void* host, size_t bytes) override;
   void download(void* host, const void* device, size_t bytes) override;
-  bool host_memory() const override { return host_memory_; }
+  bool host_memory() const override { return real_.host_memory(); }
+  bool reads_host_memory() const override { return real_.reads_host_memory(); }
   Memory memory() override { return {}; }
   int head_chunk(int64_t tokens, int64_t vocab) const override;
   double limit(Limit which) override { return limits_.*which; }
@@ -43,7 +44,7 @@ class Rehearsal : public Backend {
  private:
   const Backend& real_;
   std::string name_, description_;
-  bool host_memory_, for_gpu_;
+  bool for_gpu_;
   Limits limits_;
   Work work_;
 };

@@ -1,7 +1,6 @@
 #include "engine/stream/buffered_stream.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <map>
 
@@ -191,13 +190,7 @@ void BufferedStream::lay_out(Unit& unit) {
   };
 }
 
-BufferedStream::~BufferedStream() {
-  try {
-    device_.backend().synchronize();
-  } catch (const std::exception& error) {  // of what nobody waited for, or of a device that fails at everything by now
-    std::fprintf(stderr, "qeng: while streamed weights were let go: %s\n", error.what());
-  }
-}
+BufferedStream::~BufferedStream() { device_.finish("streamed weights were let go"); }
 
 void BufferedStream::use(int unit, Pass pass) {
   if (unit != kNoUnit && (unit < 0 || unit >= static_cast<int>(units_.size())))

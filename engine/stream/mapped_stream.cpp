@@ -42,6 +42,7 @@ std::string in_mb(size_t bytes) { return std::to_string((bytes + 999999) / 10000
 MappedStream::MappedStream(Device& device, std::vector<StreamUnit> units, size_t limit, const std::string& option,
                            size_t slack)
     : StreamedWeights(device),
+      on_host_(device.backend().host_memory()),
       limit_(limit ? limit : device.backend().memory().total),
       slack_(slack),
       budget_before_(device.budget()),
@@ -79,12 +80,13 @@ MappedStream::MappedStream(Device& device, std::vector<StreamUnit> units, size_t
     if (!unit.rows_only) total_ += unit.bytes, largest_ = std::max(largest_, unit.bytes);
     units_.push_back(std::move(unit));
   }
+  device_.backend().synchronize();
   for (int i = 0; i < static_cast<int>(units_.size()); ++i) give_up(i);  // what loading has touched
   device_.give_back();                                                   // what loading has freed, and models before
   malloc_trim(0);
   if (budget_before_ && budget_before_ < limit_) limit_ = budget_before_, option_ = device_.budget_option();
-  const size_t held = device_.held(), resident = resident_bytes();
-  others_ = (resident > held ? resident - held : 0) + slack_;
+  const size_t held = device_.held();
+  others_ = seen_beside() + slack_;
   if (limit_ < others_ + held + largest_)
     fail("memory", "streamed weights: the largest unit of ", in_mb(largest_), " beside the ", in_mb(others_ + held),
          " that the process needs for itself exceeds the ", in_mb(limit_), " of ", option_, "; give at least ",
@@ -164,9 +166,9 @@ int MappedStream::choose_depth() {
   return figures_.depth = std::clamp(static_cast<int>(std::ceil(slowest * computed / computing)), 1, kMostAhead);
 }
 
-size_t MappedStream::seen_beside() {
-  const size_t resident = resident_bytes(), held = device_.held();
-  return resident > held ? resident - held : 0;
+size_t MappedStream::seen_beside() const {
+  const size_t resident = resident_bytes(), inside = on_host_ ? device_.held() : resident_held_;
+  return resident > inside ? resident - inside : 0;
 }
 
 void MappedStream::measure() {
@@ -208,6 +210,7 @@ void MappedStream::wait(int unit) {
 
 void MappedStream::give_up(int unit) {
   Unit& given = units_[static_cast<size_t>(unit)];
+  if (!on_host_ && (given.rows_only || state_of(given) != State::absent)) device_.backend().synchronize();
   for (const Range& range : given.ranges) {  // but for the pages at its edges, which belong to a neighbour too
     const bool shared =
         given.rows_only && std::any_of(units_.begin(), units_.end(), [&](const Unit& other) {

@@ -1,5 +1,5 @@
 // Weights that are read where their file is mapped, within a limit on the memory of the whole process: for devices that
-// are the host. Units stay in memory as far as the limit allows, those that are used again soonest; a thread brings the
+// read the host's memory. Units stay in memory as far as the limit allows, those that are used again soonest; a thread brings the
 // next ones while this one computes, as many ahead as their measured times ask for. Nothing depends on it but speed and
 // memory: a page that is not there is read by the access itself, so results have the same bits with any limit.
 //
@@ -9,7 +9,9 @@
 //
 // The limit counts what the system counts as resident. The device's budget is what of it remains beside memory that is
 // not the device's (code, the host's heap, scratch): that is measured at each use, with `slack` for what has not been
-// seen yet.
+// seen yet. A GPU's own allocations are counted beside what is resident, since drivers differ in whether they show there.
+// The host waits for a GPU before it gives up what that has read, and a GPU's programs are not recorded, as a recording
+// would not come by here.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -38,6 +40,7 @@ class MappedStream : public StreamedWeights {
   size_t total() const override { return total_; }
   size_t process() const override { return others_ + device_.held() - resident_held_; }
   size_t filed() const override { return total_; }
+  bool recordable() const override { return on_host_; }
 
  private:
   enum class State : uint8_t { absent, coming, here };
@@ -58,13 +61,14 @@ class MappedStream : public StreamedWeights {
   void give_up(int unit);
   bool give_up_one(int beyond);  // the unit used last, if that is more than `beyond` steps away
   void reclaim(size_t bytes);
-  size_t seen_beside();  // bytes of the process that the device does not account for
-  void measure();        // adapts the device's budget to what the process has
+  size_t seen_beside() const;  // bytes of the process that the device does not account for
+  void measure();              // adapts the device's budget to what the process has
   int choose_depth();
   State state_of(const Unit& unit);
   void fetch_loop();
   bool fetch(const Unit& unit);  // on the thread; false where the file is torn
 
+  const bool on_host_;  // the device's memory is the process's, and operations are over when they return
   std::vector<TensorPtr> tensors_;
   std::vector<Unit> units_;
   size_t limit_, slack_, budget_before_, others_ = 0, total_ = 0, largest_ = 0, resident_held_ = 0;

@@ -43,7 +43,7 @@ TensorPtr make_spilled(Device& device, const Shape& shape, DType dtype, const st
   View view;
   view.dtype = dtype;
   for (const int64_t size : shape) view.shape[view.rank++] = size;
-  if (device.backend().host_memory()) {
+  if (device.backend().reads_host_memory()) {
     const auto file = std::make_shared<SpilledFile>(view.bytes(), name);
     const TensorPtr tensor = adopt_tensor(device, file->data(), shape, dtype, account, file);
     tensor->buffer->spilled = true;

@@ -34,6 +34,8 @@ class StreamedWeights : public WeightStream {
   virtual size_t total() const = 0;    // of all units
   virtual size_t process() const = 0;  // what the limit has to leave beside units
   virtual size_t filed() const = 0;    // bytes of units that are read from their file whenever they are brought
+  // Whether a recording may repeat its UseWeights without calling use().
+  virtual bool recordable() const { return true; }
   // Before a UseWeights of the unit is run or captured: from here on tensors of the unit, and of no other, are where
   // that brings them.
   virtual void show(int unit) { (void)unit; }

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstdio>
 
 #include "kernels/error.h"
 
@@ -22,7 +23,11 @@ Buffer::~Buffer() {
   if (!device) return;
   Account& entry = device->accounts_[account];
   if (!virtual_pages) entry.bytes -= bytes;
-  if (owner) return;
+  if (owner) {  // which may end now: not under operations that are queued, where the device reads the host's memory
+    if (device->backend_->reads_host_memory() && !device->backend_->host_memory())
+      device->finish("memory of a file was let go");
+    return;
+  }
   if (!virtual_pages) entry.held -= bytes;
   const size_t size = rounded(bytes);
   if (virtual_pages) {
@@ -41,6 +46,14 @@ Device::Device(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) 
   backend_->set_on_scratch([this](size_t bytes) { hold(bytes, "scratch", ""); });
 }
 Device::~Device() { trim(); }
+
+void Device::finish(const std::string& doing) noexcept {
+  try {
+    backend_->synchronize();
+  } catch (const std::exception& error) {  // of what nobody waited for, or of a device that fails at everything by now
+    std::fprintf(stderr, "qeng: while %s: %s\n", doing.c_str(), error.what());
+  }
+}
 
 void Device::run(const Op& op, bool again) {
   if (!again && !out_of_reach_.empty()) check_reach(op);

@@ -71,6 +71,8 @@ class Device : public std::enable_shared_from_this<Device> {
   void set_runtime(Runtime* runtime) { runtime_ = runtime; }
   void run(const Op& op) { run(op, false); }
   void repeat(const Op& op) { run(op, true); }  // what has run before with the same views
+  // Waits for all that is queued, for destructors: an error of it is printed, with what was being done.
+  void finish(const std::string& doing) noexcept;
 
   // Uninitialised memory, 64-byte aligned; Error("memory") over the budget, naming account, block and what to change,
   // or when the system has none.

@@ -10,8 +10,11 @@
 namespace qeng {
 namespace {
 
-// What the elements' addresses have to be multiples of; a block of GGUF's begins or ends with an f16.
-size_t alignment_of(DType dtype) { return is_packed_words(dtype) ? 4 : is_block(dtype) ? 2 : dtype_size(dtype); }
+// What the elements' addresses have to be multiples of: those of a GPU are read by vectors of 16 bytes; on the host a
+// block of GGUF's begins or ends with an f16.
+size_t alignment_of(const Backend& backend, DType dtype) {
+  return !backend.host_memory() ? 16 : is_packed_words(dtype) ? 4 : is_block(dtype) ? 2 : dtype_size(dtype);
+}
 
 // Writes the tensor as it is asked for but for the dtype: decoded, its rows in halves.
 void unpack(const StoredTensor& stored, View view, int64_t heads, std::byte* to) {
@@ -85,15 +88,15 @@ TensorPtr Weights::tensor(Device& device, const std::string& name, const WeightO
   if (view.interleaved && options.heads)
     fail("value", file_->path(), ": tensor ", name, " lies interleaved already; its rows stay in their order");
 
-  const bool on_host = device.backend().host_memory();
+  const Backend& backend = device.backend();
   const bool streams = options.stream && stored.shape.size() > 1;
-  if (streams && !on_host) return waiting(device, stored, view, options, file_);
+  if (streams && !backend.reads_host_memory()) return waiting(device, stored, view, options, file_);
 
   const DType wanted = options.dtype.value_or(view.dtype);
   const bool as_is = wanted == view.dtype && !options.copy;
-  const bool interleaves = options.interleave && as_is && on_host && can_interleave(view);
-  const bool in_place = on_host && !stored.decoder && !options.heads &&
-                        reinterpret_cast<uintptr_t>(view.data) % alignment_of(view.dtype) == 0;
+  const bool interleaves = options.interleave && as_is && backend.host_memory() && can_interleave(view);
+  const bool in_place = backend.reads_host_memory() && !stored.decoder && !options.heads &&
+                        reinterpret_cast<uintptr_t>(view.data) % alignment_of(backend, view.dtype) == 0;
   const auto make = [&](DType dtype) {
     return streams ? make_spilled(device, stored.shape, dtype, options.account, name)
                    : make_tensor(device, stored.shape, dtype, options.account);
@@ -128,7 +131,7 @@ bool Weights::load(Device& device, bool if_room) {
   for (const auto& [name, interleaved] : in_place_)
     if (interleaved)
       fail("value", file_->path(), ": tensor ", name, " lies interleaved in memory already; load the file before");
-  if (!device.backend().host_memory()) return false;
+  if (!device.backend().reads_host_memory()) return false;
   if (device.budget() == 0) return load_files(file_->files(), if_room);
   size_t bytes = 0;
   for (const auto& each : file_->files()) bytes += each->size();

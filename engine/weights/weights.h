@@ -1,11 +1,10 @@
 // How a tensor of a file becomes one on a device. Of these ways the first that gives what is asked for is taken:
-//   in place  the file's own memory, where the device reads the host's and dtype and order of rows are the file's; rows
-//   may be
-//             interleaved there
-//   waiting   for a stream to a device with memory of its own: the file's memory, or a temporary file's for rows in
-//   another order copied    to memory of the device's, or for a stream on the host to a temporary file's; decoded, its
-//   rows reordered and its
-//             dtype converted on the way
+//   in place  the file's own memory, where the device reads the host's and dtype and order of rows are the file's. Rows
+//             may be interleaved there.
+//   waiting   for a stream to a device that does not: the file's memory, or a temporary file's for rows in another
+//             order.
+//   copied    to memory of the device's, or for a stream in the host's memory to a temporary file's: decoded, its rows
+//             reordered and its dtype converted on the way.
 // The values are the same bits whichever it is.
 #pragma once
 #include <map>

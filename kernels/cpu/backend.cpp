@@ -69,7 +69,7 @@ class CpuBackend : public Backend {
 
 std::vector<DeviceInfo> list_devices(std::string*) {
   const auto cpu = make_cpu_backend();
-  return {{cpu->name(), cpu->description(), cpu->memory().total}};
+  return {{cpu->name(), cpu->description(), cpu->memory().total, true}};
 }
 
 std::unique_ptr<Backend> make(int, const BackendOptions& options) {

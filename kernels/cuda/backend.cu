@@ -26,6 +26,12 @@ namespace {
 
 constexpr int kLeastCapability = 75;  // CUDA 13 compiles for none before Turing
 
+// Whether kernels read what the host has mapped as fast as what cudaMalloc gives. Not where the GPU has memory of its own
+// beside, as Grace Hopper has, which is eight times as fast as its link to the host.
+bool one_memory(const cudaDeviceProp& properties) {
+  return properties.integrated && properties.pageableMemoryAccessUsesHostPageTables;
+}
+
 // A ring of pinned memory. What is uploaded is copied here first, so that the caller's memory is free at once and the
 // copy to the device runs beside the host. A piece is used again when the event behind it has passed.
 class Staging {
@@ -41,7 +47,7 @@ class Staging {
       const size_t count = std::min(bytes - done, kPiece);
       char* piece = take(count);
       std::memcpy(piece, host + done, count);
-      check_cuda(cudaMemcpyAsync(static_cast<char*>(device) + done, piece, count, cudaMemcpyHostToDevice, stream),
+      check_cuda(cudaMemcpyAsync(static_cast<char*>(device) + done, piece, count, cudaMemcpyDefault, stream),
                  "copying to the device");
       check_cuda(cudaEventRecord(pieces_.back().event, stream), "recording an event");
       done += count;
@@ -140,6 +146,7 @@ class CudaBackend : public Backend {
     context_.shared_limit = properties.sharedMemPerBlockOptin;
     title_ = properties.name;
     memory_bytes_ = context_.memory = properties.totalGlobalMem;
+    one_memory_ = one_memory(properties);
     if (context_.capability < kLeastCapability)
       fail("unsupported", "cuda:", index, " is a ", title_, " of compute capability ", properties.major, ".",
            properties.minor, "; needed is 7.5 or more (Turing and later)");
@@ -294,11 +301,11 @@ class CudaBackend : public Backend {
   }
   void download(void* host, const void* device, size_t bytes) override {
     if (bytes)
-      check_cuda(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, context_.stream),
-                 "copying from the device");
+      check_cuda(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDefault, context_.stream), "copying from the device");
     synchronize();
   }
   bool host_memory() const override { return false; }
+  bool reads_host_memory() const override { return one_memory_; }
   int head_chunk(int64_t tokens, int64_t vocab) const override { return gpu_head_chunk(tokens, vocab, memory_bytes_); }
 
   Memory memory() override {
@@ -349,6 +356,7 @@ class CudaBackend : public Backend {
   Fault* seen_ = nullptr;  // pinned: the fault record as of the last synchronisation
   std::string title_;
   size_t memory_bytes_ = 0;
+  bool one_memory_ = false;
   Limits limits_;
 };
 
@@ -380,7 +388,8 @@ std::vector<DeviceInfo> list_devices(std::string* why) {
   for (int i = 0; i < count; ++i) {
     cudaDeviceProp properties{};
     if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) continue;
-    devices.push_back({"cuda:" + std::to_string(i), properties.name, properties.totalGlobalMem});
+    devices.push_back(
+        {"cuda:" + std::to_string(i), properties.name, properties.totalGlobalMem, one_memory(properties)});
   }
   return devices;
 }

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 
+#include "kernels/fault.h"
 #include "kernels/math/bf16.h"
 
 namespace qeng {
@@ -28,28 +29,6 @@ using emulator::shared_memory;
 constexpr int kWarp = 32;
 constexpr uint32_t kAllLanes = 0xffffffffu;
 
-// What a kernel found wrong with the values it was given. The first report is kept, and the next synchronisation throws
-// it as Error("value"). The kernel goes on with values that keep it within its memory.
-enum class FaultKind : int32_t {
-  none,
-  token,
-  target,
-  bounds,
-  piece,
-  slot,
-  pair,
-  page,
-  queries,
-  length,
-  index,
-  experts,
-  trained
-};
-struct Fault {
-  FaultKind kind;
-  int32_t unused;
-  int64_t place, value, limit;
-};
 __device__ inline void report(Fault* fault, FaultKind kind, int64_t place, int64_t value, int64_t limit) {
   if (atomicCAS(reinterpret_cast<int*>(&fault->kind), 0, static_cast<int>(kind)) != 0) return;
   fault->place = place, fault->value = value, fault->limit = limit;

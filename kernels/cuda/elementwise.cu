@@ -87,7 +87,7 @@ void scale(const char* name, const View& x, const View& y, float alpha, CudaCont
 
 void copy(const char* name, const View& x, const View& y, CudaContext& context) {
   if (x.bytes() == 0) return;
-  finish_launch(context, name, cudaMemcpyAsync(y.data, x.data, x.bytes(), cudaMemcpyDeviceToDevice, context.stream));
+  finish_launch(context, name, cudaMemcpyAsync(y.data, x.data, x.bytes(), cudaMemcpyDefault, context.stream));
 }
 
 template <class T>

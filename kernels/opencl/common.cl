@@ -13,8 +13,8 @@ typedef long int64_t;
 #define __builtin_sqrtf sqrt
 #define __builtin_lrintf(x) convert_int_rte(x)
 
+#include "kernels/fault.h"
 #include "kernels/math/bf16.h"
-#include "kernels/opencl/fault.h"
 
 #define JOIN_NAMES(a, b) a##b
 #define JOIN(a, b) JOIN_NAMES(a, b)

@@ -11,7 +11,7 @@
 
 #include "kernels/check_shapes.h"
 #include "kernels/error.h"
-#include "kernels/opencl/fault.h"
+#include "kernels/fault.h"
 #include "kernels/opencl/programs.h"
 #include "kernels/view.h"
 

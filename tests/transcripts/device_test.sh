@@ -111,6 +111,12 @@ train again --device cuda && same again
 train eager --device cuda --eager && same eager
 train recompute --device cuda --recompute && same recompute
 QENG_EMULATOR_SEED=2 train seed2 --device cuda && same seed2
+# Where the GPU reads the host's memory nothing is copied to it: weights, batches.
+export QENG_EMULATOR_ONE_MEMORY=1
+expect 0 'one memory: the bits of weights that were copied' timeout 120 "$qeng" tests/lua/one_memory.lua
+train one_memory --device cuda && same one_memory
+train one_streamed --device cuda --weights stream && same one_streamed
+unset QENG_EMULATOR_ONE_MEMORY
 train resumed --device cuda --save_every 2
 rm -rf "$dir/resumed/adapter"
 ls -d "$dir"/resumed/checkpoints/* | sort -V | tail -n +2 | xargs rm -rf  # as after a kill behind step 2

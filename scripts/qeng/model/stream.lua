@@ -53,10 +53,11 @@ local function unit_of(name, layers)
 end
 
 -- Makes model.stream if opt.weights = "stream". opt:
---   host_budget    bytes of the process. On a GPU it bounds what is pinned; the rest comes from the file.
+--   host_budget    bytes of the process. On a GPU with memory of its own it bounds what is pinned; the rest comes from
+--                  the file.
 --   stream_slack   of them, bytes for memory that is not known in advance (64 MB)
---   stream_keep    on a GPU, bytes of weights that stay there for good (half of what the device's budget leaves)
---   stream_depth   on a GPU, units that are copied ahead (2)
+--   stream_keep    on such a GPU, bytes of weights that stay there for good (half of what the device's budget leaves)
+--   stream_depth   on such a GPU, units that are copied ahead (2)
 --   writable       the weights are q.stream.spilled, and may be written to
 function stream.attach(model, opt)
   if opt.weights ~= "stream" then return end

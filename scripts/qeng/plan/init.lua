@@ -292,13 +292,13 @@ end
 -- Streamed units pass through buffers as large as the largest: one in use and those on their way, two on a GPU
 -- (BufferedStream::kDepth). The largest units stay, as many as fit; `keep` is their bytes, which --stream-keep has to
 -- be on a GPU. There the streamed units lie in pinned memory of the host as far as host_budget goes, and the rest is
--- read from the file through a buffer. Only a model whose bits learn needs pinned memory for all. on_host: the device
--- is the CPU, which reads all from the file. written: bytes that a pass copies back.
-local function place(found, budget, host_budget, on_host)
+-- read from the file through a buffer. Only a model whose bits learn needs pinned memory for all. one_memory: the
+-- device reads the host's, as the CPU does, and all from the file. written: bytes that a pass copies back.
+local function place(found, budget, host_budget, one_memory)
   local units, total, streamable = {}, 0, 0
   for _, bytes in pairs(found.accounts) do total = total + bytes end
   for number, unit in ipairs(found.units) do
-    if on_host or not unit.shared then
+    if one_memory or not unit.shared then
       units[#units + 1] = { bytes = unit.bytes, held = unit.held, learned = unit.learned, number = number }
       streamable = streamable + unit.bytes
     end
@@ -307,7 +307,7 @@ local function place(found, budget, host_budget, on_host)
     if a.bytes ~= b.bytes then return a.bytes > b.bytes end
     return a.number < b.number
   end)
-  local buffers, largest, rest = on_host and 2 or 3, units[1] and units[1].bytes or 0, total - streamable
+  local buffers, largest, rest = one_memory and 2 or 3, units[1] and units[1].bytes or 0, total - streamable
   local placed = { total = total, least = math.min(total, rest + math.min(buffers, #units) * largest), least_host = 0,
     resident = #found.units,
     device = total, host = 0, file = 0, streamed = 0, written = 0, keep = streamable }
@@ -325,7 +325,7 @@ local function place(found, budget, host_budget, on_host)
   end
   placed.resident, placed.keep, placed.streamed = #found.units - moving, kept, streamable - kept
   placed.device = rest + kept + math.min(buffers, moving) * buffer
-  if on_host then
+  if one_memory then
     placed.file, placed.written = placed.streamed, 0
     return placed
   end
@@ -445,6 +445,15 @@ local function room(plan, opt)
   return whole - plan.process, plan.process
 end
 
+-- Whether what is planned for reads the host's memory: a machine of the table, else the device of a name that is here.
+-- One of which only the bandwidth is given does not.
+local function of_one_memory(machine, bandwidth, name)
+  if machine or bandwidth then return machine and machine.one_memory end
+  for _, device in ipairs(q.devices()) do
+    if device.name == name then return device.one_memory end
+  end
+end
+
 return function(given)
   if type(given) ~= "table" then q.error("value", "plan: expected a table of options, as q.plan { model = \"7b\" }") end
   local opt = checked(given)
@@ -458,23 +467,23 @@ return function(given)
   plan.name, plan.mode, plan.given = name, opt.mode, opt
   plan.on_host = plan.device == "cpu" and not opt.bandwidth and not machine  -- with these it is a GPU that is not here
   plan.process = plan.on_host and process_bytes(plan, folder) or 0
-  local one_memory = plan.on_host or machine and machine.shared  -- what does not fit is read from the file
-  local all = place(plan, nil, nil, one_memory)
+  plan.one_memory = plan.on_host or of_one_memory(machine, opt.bandwidth, plan.device)
+  local all = place(plan, nil, nil, plan.one_memory)
   plan.total, plan.least = all.total, all.least
   local budget, failed
   budget, plan.counted = room(plan, opt)
-  plan.placed, failed = place(plan, budget, opt.host_budget, one_memory)
+  plan.placed, failed = place(plan, budget, opt.host_budget, plan.one_memory)
   plan.fits = plan.placed ~= nil
   plan.least_host = (plan.placed or failed).least_host
   plan.placed = plan.placed or all
   plan.least_budget = plan.least + plan.counted
   if not opt.host_budget then plan.least_budget = math.min(plan.least_budget, plan.total) end
   plan.devices = {}
-  local there = machine and { name = opt.machine, description = machine.description, memory = machine.memory }
+  local there = machine and { name = opt.machine, description = machine.description, memory = machine.memory,
+    one_memory = machine.one_memory }
   for i, device in ipairs(there and { there } or q.devices()) do
-    local here = there and machine.shared or device.name == "cpu"
     plan.devices[i] = { name = device.name, description = device.description, memory = device.memory,
-      placed = (place(plan, device.memory - (here and plan.process or 0), nil, here)) }
+      placed = (place(plan, device.memory - (device.one_memory and plan.process or 0), nil, device.one_memory)) }
   end
   local passes = opt.mode == "inference" and 1 or 2 * opt.accumulate  -- backward wants each layer once more
   plan.step.moved = plan.placed.streamed * passes + plan.placed.written * opt.accumulate

@@ -1,15 +1,15 @@
 -- Machines to plan for that are not here, by name: what their makers publish, which no program reaches in full.
 --
 -- A machine: description; memory; bandwidth of its memory, and link from the host's, bytes a second; flops_bf16 of
--- matrix products without sparsity, in f32 where bf16 has none, and flops_f32; shared: processor and GPU have one
--- memory, so that no weight is copied or streamed to it.
+-- matrix products without sparsity, in f32 where bf16 has none, and flops_f32; one_memory: processor and GPU share
+-- it, so that no weight is copied or streamed to it.
 
 local q = require "qeng.core"
 
 -- GB of memory, GB/s, TFLOP/s in bf16 and f32, GB/s of the link
-local function machine(description, memory, bandwidth, bf16, f32, link, shared)
+local function machine(description, memory, bandwidth, bf16, f32, link, one_memory)
   return { description = description, memory = memory * 1e9, bandwidth = bandwidth * 1e9, flops_bf16 = bf16 * 1e12,
-    flops_f32 = f32 * 1e12, link = link and link * 1e9, shared = shared or false }
+    flops_f32 = f32 * 1e12, link = link and link * 1e9, one_memory = one_memory or false }
 end
 
 local machines = {

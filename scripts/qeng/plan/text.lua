@@ -83,7 +83,7 @@ function text.sentence(plan)
     if plan.placed.streamed == 0 then
       return ("Fits in %s with everything resident%s."):format(bytes(budget), process)
     end
-    local keep = plan.on_host and "" or (" --stream-keep %.0fM"):format(math.ceil(plan.placed.keep / 1e6))
+    local keep = plan.one_memory and "" or (" --stream-keep %.0fM"):format(math.ceil(plan.placed.keep / 1e6))
     local from = plan.placed.host > 0 and plan.placed.file > 0 and (", %s of that from the file each time"):format(
       bytes(plan.placed.file)) or ""
     return ("Fits in %s%s with --weights stream%s: %d of %d units resident, %s streamed%s."):format(

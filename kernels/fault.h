@@ -1,9 +1,9 @@
 // What a kernel found wrong with the values it was given. The first report is kept, and the next synchronisation throws
-// it as Error("value"). The kernel goes on with values that keep it within its memory. Read by C++ and by kernels.
+// it as Error("value"), in the words of fault_text.h. The kernel goes on with values that keep it within its memory.
 #pragma once
 #include <cstdint>
 
-namespace qeng::opencl {
+namespace qeng {
 
 enum class FaultKind : int32_t {
   none,
@@ -27,4 +27,4 @@ struct Fault {
   int64_t place, value, limit;
 };
 
-}  // namespace qeng::opencl
+}  // namespace qeng
