@@ -190,6 +190,10 @@ end
 local said = plan { model = "tiny", mode = "lora", rank = 8, device_budget = "1G" }
 assert(said.text:find("tiny: ", 1, true) == 1 and said.text:find("Fits in 1.0 GB", 1, true), said.text)
 assert(plan({ model = "1b", mode = "inference", device_budget = "300M" }).text:find "Does not fit")
+local elsewhere = plan({ model = "1b", mode = "lora", device = "gb10", examples = 24315, example_tokens = 500 }).text
+assert(elsewhere:find("DGX Spark", 1, true) and elsewhere:find("24315 examples", 1, true), elsewhere)
+plan({ model = "1b", mode = "lora", device = "cuda" }, 400)
+plan({ model = "1b", mode = "inference", examples = 3 }, 422)
 q.fs.mkdir(root .. "/shape")
 q.fs.write(root .. "/shape/config.json", "{}")
 local why = plan({ model = "shape", mode = "lora" }, 422).error.message

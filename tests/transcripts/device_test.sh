@@ -114,6 +114,8 @@ QENG_EMULATOR_SEED=2 train seed2 --device cuda && same seed2
 # Where the GPU reads the host's memory nothing is copied to it: weights, batches.
 export QENG_EMULATOR_ONE_MEMORY=1
 expect 0 'one memory: the bits of weights that were copied' timeout 120 "$qeng" tests/lua/one_memory.lua
+expect 0 '^Fits in 8.0 GB with --weights stream: [0-9]+ of 34 units resident, [0-9.]+ GB streamed' timeout 120 "$qeng" recipes/plan.lua --model 7b \
+  --mode lora --device cuda --device-budget 8G
 train one_memory --device cuda && same one_memory
 train one_streamed --device cuda --weights stream && same one_streamed
 unset QENG_EMULATOR_ONE_MEMORY

@@ -2,6 +2,7 @@
 -- its own, one at a time: it takes seconds, and opens files that nobody has checked.
 
 local kv_types = require "qeng.model.kv_types"
+local machines = require "qeng.plan.machines"
 local problem = require "qeng.server.problem"
 local q = require "qeng.core"
 local shapes = require "qeng.plan.shapes"
@@ -17,6 +18,8 @@ local taken = {
   { "stored", "string" }, { "dtype", "string", choices = { "f32", "bf16" } }, { "recompute", "boolean" },
   { "kv", "string" },
   { "device_budget", "string" }, { "host_budget", "string" },
+  { "device", "string", choices = machines.names() },  -- by default this machine
+  count "examples", count "example_tokens", count "epochs",
 }
 
 return function(server)
