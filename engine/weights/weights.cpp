@@ -16,8 +16,10 @@ size_t alignment_of(const Backend& backend, DType dtype) {
   return !backend.host_memory() ? 16 : is_packed_words(dtype) ? 4 : is_block(dtype) ? 2 : dtype_size(dtype);
 }
 
-// Writes the tensor as it is asked for but for the dtype: decoded, its rows in halves.
+// Writes the tensor as it is asked for but for the dtype: decoded, its rows in halves, or in order again where the host
+// has interleaved them.
 void unpack(const StoredTensor& stored, View view, int64_t heads, std::byte* to) {
+  if (view.interleaved) return void(restore(view, to));
   if (!stored.decoder) return rows_to_halves(view, heads, to);
   std::vector<std::byte> decoded(heads ? view.bytes() : 0);
   view.data = heads ? decoded.data() : to;
@@ -29,7 +31,7 @@ void unpack(const StoredTensor& stored, View view, int64_t heads, std::byte* to)
 void unpack(const StoredTensor& stored, const View& view, int64_t heads, Tensor& to) {
   Backend& backend = to.device().backend();
   if (view.bytes() == 0) return;
-  if (!stored.decoder && !heads) return backend.upload(to.view.data, view.data, view.bytes());
+  if (!stored.decoder && !heads && !view.interleaved) return backend.upload(to.view.data, view.data, view.bytes());
   if (!backend.computes()) return;
   if (backend.host_memory()) return unpack(stored, view, heads, to.view.as<std::byte>());
   std::vector<std::byte> host(view.bytes());
@@ -37,10 +39,10 @@ void unpack(const StoredTensor& stored, const View& view, int64_t heads, Tensor&
   backend.upload(to.view.data, host.data(), host.size());
 }
 
-// Gives up the pages of the file.
-void drop(const StoredTensor& stored) {
-  for (const StoredTensor* part : stored.parts) drop(*part);
-  if (stored.data) drop_pages(stored.data, stored.bytes);
+// Gives up the pages of the file, where they have what the file has.
+void drop(const StoredTensor& stored, const View& view) {
+  for (const StoredTensor* part : stored.parts) drop(*part, view);
+  if (stored.data && !view.interleaved && lies_in_file(stored.data)) drop_pages(stored.data, stored.bytes);
 }
 
 // A matrix in the host's memory that a device reads later.
@@ -52,12 +54,12 @@ TensorPtr waiting(Device& device, const StoredTensor& stored, const View& view, 
          stored.decoder ? " of " : "", dtype_name(view.dtype), " in the file, not ", dtype_name(wanted),
          ": to a device with memory of its own weights are streamed as they are stored; ask for no other dtype, or "
          "convert the file");
-  if (!options.heads && !stored.decoder)
+  if (!options.heads && !stored.decoder && !view.interleaved)
     return adopt_tensor(device, view.data, stored.shape, view.dtype, options.account,
                         std::const_pointer_cast<WeightFile>(file));
   const TensorPtr ordered = make_spilled(device, stored.shape, view.dtype, options.account, stored.name);
   unpack(stored, view, options.heads, ordered->view.as<std::byte>());
-  drop(stored);
+  drop(stored, view);
   return ordered;
 }
 
@@ -96,13 +98,14 @@ TensorPtr Weights::tensor(Device& device, const std::string& name, const WeightO
   const bool as_is = wanted == view.dtype && !options.copy;
   const bool interleaves = options.interleave && as_is && backend.host_memory() && can_interleave(view);
   const bool in_place = backend.reads_host_memory() && !stored.decoder && !options.heads &&
+                        (!view.interleaved || backend.host_memory()) &&
                         reinterpret_cast<uintptr_t>(view.data) % alignment_of(backend, view.dtype) == 0;
   const auto make = [&](DType dtype) {
     return streams ? make_spilled(device, stored.shape, dtype, options.account, name)
                    : make_tensor(device, stored.shape, dtype, options.account);
   };
   const auto read_once = [&](const TensorPtr& copy) {  // pages of a stream's file come back when they are used
-    if (streams) drop(stored), drop_pages(copy->view.data, copy->view.bytes());
+    if (streams) drop(stored, view), drop_pages(copy->view.data, copy->view.bytes());
     return copy;
   };
 

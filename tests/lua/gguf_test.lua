@@ -243,6 +243,10 @@ for name, values in pairs {
   assert(distance(down:to("f32"):reshape({ down:elements() }):table(),
     same:to("f32"):reshape({ down:elements() }):table()) == 0)
   refused("load the file before", function() file:load() end)
+  local loaded = q.gguf.open(at(name .. "-ternary.gguf"))  -- what is in memory is not given up as a file's pages are
+  loaded:load()
+  loaded:tensor("blk.0.ffn_up.weight", { stream = true, dtype = "f32" })
+  assert(loaded:tensor("blk.0.ffn_up.weight"):hash() == plain:hash())
   for i, model in ipairs { mapped, copied } do
     model:save_gguf(at(i .. ".gguf"), { type = "tq2_0", overrides = "attn_output=q6_k" })
   end

@@ -133,6 +133,20 @@ do  -- learned positions are read with the embedding, also where both are in the
   same("learned positions", logits(streaming), logits(q.load(dir)))
   q.fs.remove(dir)
 end
+do  -- rows that the CPU has interleaved in the file's memory come in the file's order
+  local wide, ternary = {}, os.tmpname() .. ".gguf"
+  for key, value in pairs(values) do wide[key] = value end
+  wide.hidden_size, wide.num_hidden_layers = 256, 1
+  q.random_model(wide, { std = 0.1 }):save_gguf(ternary, { type = "tq2_0" })
+  local file, cpu = q.gguf.open(ternary), q.runtime { device = "cpu" }
+  file:load()
+  os.remove(ternary)
+  local name = "blk.0.ffn_up.weight"
+  local wanted = cpu:use(function() return streamed.flat(file:tensor(name, { interleave = true }):to "f32") end)
+  same("interleaved", streamed.flat(file:tensor(name):to "f32"), wanted)
+  same("interleaved, streamed", streamed.flat(file:tensor(name, { stream = true })), streamed.flat(file:tensor(name)))
+  same("interleaved, after that", cpu:use(function() return streamed.flat(file:tensor(name):to "f32") end), wanted)
+end
 for _, name in ipairs { "int4/awq", "int4/act_order", "nf4/double" } do  -- decoded into the host's memory
   local dir = (arg[0]:match "^(.*/)" or "./") .. "../golden/" .. name
   local streaming, resident = q.load(dir, { weights = "stream", stream_keep = 0 }), q.load(dir)
