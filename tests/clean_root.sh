@@ -89,8 +89,10 @@ done
 environment=(PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 TERM="${TERM:-dumb}")
 if [[ $arch ]]; then
   [[ -e $root/lib64 ]] || ln -s usr/lib64 "$root/lib64"
-  cp -L /usr/bin/aarch64-linux-gnu-* "$root/usr/bin"
-  environment+=(CXX=aarch64-linux-gnu-g++)
+  mkdir -p "$root/opt/cross/bin"  # not /usr/bin, where the root's own compiler has the same names
+  ln -s /usr/lib /usr/aarch64-linux-gnu "$root/opt/cross"  # where the compiler looks, seen from its place
+  for tool in g++ as ld; do cp -L "/usr/bin/aarch64-linux-gnu-$tool" "$root/opt/cross/bin/$tool"; done
+  environment+=(CXX=/opt/cross/bin/g++ COMPILER_PATH=/opt/cross/bin)
 fi
 for name in http_proxy https_proxy no_proxy; do
   [[ -z ${!name:-} ]] || environment+=("$name=${!name}")

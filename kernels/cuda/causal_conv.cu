@@ -1,5 +1,6 @@
 // CausalConv and its gradient. A thread goes down the rows of one or two channels, a few rows of a document at a time, with
 // a window of them in registers, so that each row is read once for all of its taps.
+#include "kernels/cuda/bounds.h"
 #include "kernels/cuda/column_sums.h"
 #include "kernels/cuda/vector.h"
 #include "kernels/error.h"
@@ -138,7 +139,7 @@ __device__ inline float* kept_row(const Conv& conv, const Kept& kept, int s, int
 
 // full: weights and bias are f32, else T. n: channels of a thread.
 template <class T, int kTaps, int n>
-__global__ void __launch_bounds__(kThreads) causal_conv(const Conv conv, const T* __restrict__ x, const void* w,
+__global__ void QENG_BOUNDS(kThreads, 0, 1) causal_conv(const Conv conv, const T* __restrict__ x, const void* w,
                                                         const void* bias, bool full, const Kept kept, T* y) {
   check_boundaries(conv);
   const int64_t channel = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * n, first = int64_t{blockIdx.y} * kRows;

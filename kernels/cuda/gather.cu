@@ -2,6 +2,7 @@
 // part of it where that leaves too few of them, and reads all that goes there.
 #include <algorithm>
 
+#include "kernels/cuda/bounds.h"
 #include "kernels/cuda/vector.h"
 
 namespace qeng {
@@ -41,7 +42,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // parts: of the n rows of y
 template <class T>
-__global__ void __launch_bounds__(kThreads) add_columns(const T* x, IndexPlaces index, float* y, int64_t m,
+__global__ void QENG_BOUNDS(kThreads, 0, 1) add_columns(const T* x, IndexPlaces index, float* y, int64_t m,
                                                         int64_t inner, int64_t parts, int64_t count, Fault* fault) {
   const int64_t e = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (e >= count) return;

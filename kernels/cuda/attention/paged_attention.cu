@@ -4,6 +4,7 @@
 // A warp owns four of a tile's 16 rows. For their scores a lane has a key; for their sums it has columns, in fours.
 #include "kernels/cuda/attention/paged_rows.h"
 #include "kernels/cuda/attention/paged_sides.h"
+#include "kernels/cuda/bounds.h"
 
 namespace qeng {
 
@@ -119,7 +120,7 @@ __device__ void load_keys(const Paged<T>& a, int sequence, int kv_head, int begi
 }
 
 template <class T, int kColumns, bool kPlain>
-__global__ void __launch_bounds__(kThreads) paged_attention_kernel(Paged<T> a) {
+__global__ void QENG_BOUNDS(kThreads, 0, 1) paged_attention_kernel(Paged<T> a) {
   const PagedShape& shape = a.shape;
   const int value_dim = value_dim_of<kPlain>(shape);
   const int fours = fours_of(shape.dim), pitch = 4 * fours + 4;  // pitch_of(), by what is there

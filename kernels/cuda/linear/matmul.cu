@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 
+#include "kernels/cuda/bounds.h"
 #include "kernels/cuda/linear/cublaslt.h"
 #include "kernels/cuda/linear/stored.h"
 #include "kernels/cuda/vector.h"
@@ -27,7 +28,7 @@ constexpr int kAhead = 4;  // 16-byte loads of b under way in each thread: 64 KB
 
 // `split` warps (a divisor of kRowWarps) share a row of b; v: elements to an access.
 template <class In, class Out, int v>
-__global__ void __launch_bounds__(kRowThreads) gemv(Row row, int split) {
+__global__ void QENG_BOUNDS(kRowThreads, 0, 1) gemv(Row row, int split) {
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t j = int64_t{blockIdx.x} * (kRowWarps / split) + warp / split;
   const In* a = static_cast<const In*>(row.a);

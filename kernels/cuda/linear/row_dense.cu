@@ -1,6 +1,7 @@
 // RowLinear, and GroupedMatmul apart, by f32 weights, and by bf16 and f16 whose rows are no whole vectors or on GPUs before
 // 8.0, in f32; x is rounded to bf16 where the weight is bf16. Other products of bf16 and f16 weights are for tensor cores
 // (row_tensor.h).
+#include "kernels/cuda/bounds.h"
 #include "kernels/cuda/linear/grouped_rows.h"
 #include "kernels/cuda/linear/row_tensor.h"
 
@@ -55,7 +56,7 @@ __device__ void multiply_dense(const RowProducts& p, const RowWeight& weight, in
 
 // kRows: 1 or kBatchRows. Unasked, ptxas takes so few registers for eight elements at a time that it spills.
 template <class W, class X, int n, int kRows>
-__global__ void __launch_bounds__(kRowWarps* kWarp, n == 8 ? 4 : 0) dense_rows(RowProducts p) {
+__global__ void QENG_BOUNDS(kRowWarps* kWarp, n == 8 ? 4 : 0, 4) dense_rows(RowProducts p) {
   int64_t j = int64_t{blockIdx.x} * kRowWarps + threadIdx.x / kWarp;
   const RowWeight& weight = weight_of(p, j);
   if (j >= weight.n) return;
