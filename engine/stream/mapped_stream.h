@@ -1,7 +1,7 @@
 // Weights that are read where their file is mapped, within a limit on the memory of the whole process: for devices that
-// read the host's memory. Units stay in memory as far as the limit allows, those that are used again soonest; a thread brings the
-// next ones while this one computes, as many ahead as their measured times ask for. Nothing depends on it but speed and
-// memory: a page that is not there is read by the access itself, so results have the same bits with any limit.
+// read the host's memory. Units stay in memory as far as the limit allows, those that are used again soonest; a thread
+// brings the next ones while this one computes, as many ahead as their measured times ask for. Nothing depends on it but
+// speed and memory: a page that is not there is read by the access itself, so results have the same bits with any limit.
 //
 // Being in memory is being in the process's page tables. Giving up a unit takes the whole pages of its tensors out of
 // them (madvise), and leaves it to the system to keep or drop its copy of the file. A page that was written to would be
@@ -9,9 +9,11 @@
 //
 // The limit counts what the system counts as resident. The device's budget is what of it remains beside memory that is
 // not the device's (code, the host's heap, scratch): that is measured at each use, with `slack` for what has not been
-// seen yet. A GPU's own allocations are counted beside what is resident, since drivers differ in whether they show there.
-// The host waits for a GPU before it gives up what that has read, and a GPU's programs are not recorded, as a recording
-// would not come by here.
+// seen yet.
+//
+// A GPU's own allocations are counted beside what is resident, since drivers differ in whether they show there. The host
+// waits for a GPU before it gives up what that has read, and a GPU's programs are not recorded, as a recording would not
+// come by here.
 #pragma once
 #include <condition_variable>
 #include <deque>

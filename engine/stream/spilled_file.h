@@ -2,8 +2,8 @@
 // them (another dtype, another order of rows): the system may drop its pages and read them again. The file is in
 // $TMPDIR, by default /var/tmp, and is gone with the last user, or with the process.
 //
-// For a device that does not read the host's memory a spilled tensor lies in the host's memory: operations find it once it is
-// streamed.
+// For a device that does not read the host's memory a spilled tensor lies there all the same: operations find it once it
+// is streamed.
 #pragma once
 #include <cstddef>
 #include <memory>

@@ -18,8 +18,8 @@ __device__ Int group_start(Int dim) {
 
 // ---------------------------------------------------------------- forward
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-constexpr int kBlocksAtOnce = 1;  // unasked, ptxas takes so few registers for 7.5 that it spills
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 800 || __CUDA_ARCH__ >= 1000)
+constexpr int kBlocksAtOnce = 1;  // unasked, ptxas takes so few registers that it spills
 #else
 constexpr int kBlocksAtOnce = 0;  // as it likes
 #endif

@@ -17,9 +17,13 @@ namespace qeng::opencl {
 
 namespace {
 
-const char* file_text(const std::string& path) {
+const EmbeddedFile* find_file(const std::string& path) {
   for (const EmbeddedFile* file = kEmbeddedFiles; file->path; ++file)
-    if (path == file->path) return file->text;
+    if (path == file->path) return file;
+  return nullptr;
+}
+const char* file_text(const std::string& path) {
+  if (const EmbeddedFile* file = find_file(path)) return file->text;
   fail("internal", "opencl: there is no ", path);
 }
 
@@ -40,8 +44,7 @@ class Reader {
         continue;
       }
       const std::string included = line.substr(include.size(), line.rfind('"') - include.size());
-      const bool known = included.rfind("kernels/math/", 0) == 0 || included.rfind("kernels/opencl/", 0) == 0;
-      if (!known || included == "kernels/math/host_device.h") continue;
+      if (!find_file(included) || included == "kernels/math/host_device.h") continue;
       if (!header) text += std::exchange(own, "");
       read(included);
     }

@@ -5,6 +5,7 @@
 // take them. Integers are exact, so they are tensor cores' wherever the order of row_linear.h leaves a choice: a
 // group's integer factor is multiplied into its codes, and sums of x meet groups' minima as a product of their own.
 // Floats are added in that order, so the bits are those of row_blocks.cu.
+#include "kernels/cuda/bounds.h"
 #include "kernels/cuda/linear/block_halves.h"
 #include "kernels/cuda/linear/grouped_rows.h"
 #include "kernels/cuda/ptx/ptx_int8.h"
@@ -304,7 +305,8 @@ __device__ __forceinline__ void add_groups(float (&sum)[4], Tile<Block>& shared,
 
 // Spans s, s + 4, .. at a time, s = 0, 2, 1, 3: so two numbers are kept of an element of y, and none changes places.
 template <class Block, class Products>
-__global__ void __launch_bounds__(kThreads, 2) block_tiles_kernel(Products products) {
+__global__ void QENG_BOUNDS(kThreads, 2, (std::is_same_v<Products, GroupedProducts> ? 1 : 2))
+    block_tiles_kernel(Products products) {
   using T = Tile<Block>;
   const RowProducts& p = products_of(products);
   auto& shared = *reinterpret_cast<T*>(shared_memory());
