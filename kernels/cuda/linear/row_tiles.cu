@@ -305,8 +305,7 @@ __device__ __forceinline__ void add_groups(float (&sum)[4], Tile<Block>& shared,
 
 // Spans s, s + 4, .. at a time, s = 0, 2, 1, 3: so two numbers are kept of an element of y, and none changes places.
 template <class Block, class Products>
-__global__ void QENG_BOUNDS(kThreads, 2, (std::is_same_v<Products, GroupedProducts> ? 1 : 2))
-    block_tiles_kernel(Products products) {
+__global__ void QENG_BOUNDS(kThreads, 2, 1) block_tiles_kernel(Products products) {
   using T = Tile<Block>;
   const RowProducts& p = products_of(products);
   auto& shared = *reinterpret_cast<T*>(shared_memory());
