@@ -121,7 +121,15 @@ __global__ void __launch_bounds__(kCopyThreads) copy_elements(const X* x, To* to
   const int64_t i = int64_t{blockIdx.x} * kCopyThreads + threadIdx.x;
   if (i < count) put(to + i, to_f32(x[i]));
 }
-// The same products of an x that tensor cores can read: at a multiple of 16 bytes, and in bf16 where the weight is.
+// Whether weights in half precision have rows of whole vectors of 16 bytes.
+bool whole_vectors(const RowProducts& p, DType dtype) {
+  bool whole = dtype != DType::f32 && p.k % 8 == 0;
+  for (int i = 0; i < p.count; ++i) whole = whole && aligned(p.weight[i].w, 16);
+  return whole;
+}
+
+// The same products of an x that is read by such vectors too: at a multiple of 16 bytes, and in bf16 where the weight is.
+// So a sum has one order wherever x lies.
 RowProducts with_x_for(DType dtype, RowProducts p, CudaContext& context) {
   const bool rounds = p.x_f32 && dtype == DType::bf16;
   if (!rounds && aligned(p.x, 16)) return p;
@@ -143,31 +151,29 @@ RowProducts with_x_for(DType dtype, RowProducts p, CudaContext& context) {
 }  // namespace
 
 bool suits_tensor_cores(const RowProducts& p, DType dtype, const CudaContext& context) {
-  bool suits = context.tensor_bf16() && dtype != DType::f32 && p.k % 8 == 0;
-  for (int i = 0; i < p.count; ++i) suits = suits && aligned(p.weight[i].w, 16);
-  return suits;
+  return context.tensor_bf16() && whole_vectors(p, dtype);
 }
 
 void dense_products(const char* name, const RowProducts& p, const RowEnd& end, DType dtype, CudaContext& context) {
-  if (suits_tensor_cores(p, dtype, context)) {
-    const RowProducts products = with_x_for(dtype, p, context);
+  const bool whole = whole_vectors(p, dtype);
+  const RowProducts products = whole ? with_x_for(dtype, p, context) : p;
+  if (suits_tensor_cores(p, dtype, context))
     return dtype == DType::bf16 && suits_row_wgmma(p, context) ? row_wgmma(name, products, end, context)
                                                                : row_mma(name, products, dtype, end, context);
-  }
-  for_types(dtype, p.x_f32, [&](auto* w, auto* x) {
-    launch_dense<std::remove_pointer_t<decltype(w)>, std::remove_pointer_t<decltype(x)>>(name, p, context);
+  for_types(dtype, p.x_f32 && !(whole && dtype == DType::bf16), [&](auto* w, auto* x) {
+    launch_dense<std::remove_pointer_t<decltype(w)>, std::remove_pointer_t<decltype(x)>>(name, products, context);
   });
 }
 
 void grouped_dense(const char* name, const GroupedProducts& g, DType dtype, CudaContext& context) {
-  if (suits_tensor_cores(g.p, dtype, context)) {
-    GroupedProducts products = g;
-    products.p = with_x_for(dtype, g.p, context);
+  const bool whole = whole_vectors(g.p, dtype);
+  GroupedProducts products = g;
+  if (whole) products.p = with_x_for(dtype, g.p, context);
+  if (suits_tensor_cores(g.p, dtype, context))
     return dtype == DType::bf16 && suits_row_wgmma(g.p, context) ? row_wgmma(name, products, context)
                                                                  : row_mma(name, products, dtype, context);
-  }
-  for_types(dtype, g.p.x_f32, [&](auto* w, auto* x) {
-    launch_grouped<std::remove_pointer_t<decltype(w)>, std::remove_pointer_t<decltype(x)>>(name, g, context);
+  for_types(dtype, g.p.x_f32 && !(whole && dtype == DType::bf16), [&](auto* w, auto* x) {
+    launch_grouped<std::remove_pointer_t<decltype(w)>, std::remove_pointer_t<decltype(x)>>(name, products, context);
   });
 }
 
