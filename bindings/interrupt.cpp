@@ -7,6 +7,7 @@
 #include <ctime>
 
 #include "bindings/lua.h"
+#include "bindings/state.h"
 
 namespace qeng {
 namespace {
@@ -21,7 +22,17 @@ void cancel_alarm() {
   setitimer(ITIMER_REAL, &off, nullptr);
 }
 
-void raise_here(lua_State* L, lua_Debug*) {
+// Nobody catches an error outside protected_call, and its handler of errors may have none: the next instruction will do.
+bool can_raise(lua_State* L, lua_Debug* at) {
+  if (!in_protected_call()) return false;
+  lua_getinfo(L, "f", at);
+  const bool handler = lua_tocfunction(L, -1) == keep_traceback;
+  lua_pop(L, 1);
+  return !handler;
+}
+
+void raise_here(lua_State* L, lua_Debug* at) {
+  if (!can_raise(L, at)) return;
   lua_sethook(L, nullptr, 0, 0);
   cancel_alarm();
   raising = 0;

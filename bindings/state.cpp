@@ -100,6 +100,9 @@ std::string with_hints(lua_State* L, const std::string& text) {
   return hinted;
 }
 
+thread_local int protected_depth = 0;  // protected_calls that run
+}  // namespace
+
 int keep_traceback(lua_State* L) {
   if (lua_gettop(L) < 1) lua_pushnil(L);
   luaL_traceback(L, L, nullptr, 1);
@@ -107,7 +110,8 @@ int keep_traceback(lua_State* L) {
   lua_settop(L, 1);
   return 1;
 }
-}  // namespace
+
+bool in_protected_call() { return protected_depth > 0; }
 
 bool library_file(const std::string& path, std::string* text) {
   if (const char* root = std::getenv("QENG_SCRIPTS")) {
@@ -145,6 +149,7 @@ LuaState::LuaState() : L_(luaL_newstate()) {
   register_expression(L_);
   register_shapes(L_);
   register_program(L_);
+  register_ranks(L_);
   register_rehearsal(L_);
   register_quantize(L_);
   register_onebit(L_);
@@ -188,7 +193,9 @@ bool protected_call(lua_State* L, int arguments, int results) {
   const int handler = lua_gettop(L) - arguments;
   lua_pushcfunction(L, keep_traceback);
   lua_insert(L, handler);
+  ++protected_depth;
   const bool ok = lua_pcall(L, arguments, results, handler) == 0;
+  --protected_depth;
   lua_remove(L, handler);
   return ok;
 }
