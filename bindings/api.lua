@@ -2,8 +2,8 @@
 -- The reference of `require "qeng"`. Editors read it for completion, and help(x) prints it. A test asserts that its
 -- names are exactly those that exist. Part 1 is bound in C++ (bindings/*.cpp), part 2 is the Lua library
 -- (scripts/qeng). Options with many fields are classes (---@class SamplerOptions); help prints their fields where they
--- are used. q.adapters, q.quant, q.pages, q.logits, q.stream, q.rehearsal, q.host and part 1 of q.onebit are what the
--- library is made of; a recipe seldom needs them.
+-- are used. q.adapters, q.quant, q.pages, q.logits, q.stream, q.rehearsal, q.ranks, q.host and part 1 of q.onebit are
+-- what the library is made of; a recipe seldom needs them.
 -- Every function raises {code=, message=} on failure (see q.try). Rows and ids count from 0, as in the model files.
 
 local q = {}
@@ -1992,6 +1992,47 @@ function q.rehearsal.run(fn, opt) end
 ---The cost of the operations of this rehearsal so far. seconds: at the limits given, 0 without any.
 ---@return {device: string, seconds: number, flops_f32: number, flops_bf16: number, bytes: number}
 function q.rehearsal.cost() end
+
+--- ---------------------------------------------------------------- ranks
+
+-- The processes of a job, which mpirun or srun started. All call the same functions in the same order.
+q.ranks = {}
+---Joins the job that this process was started for; nil where it was not. On other ranks than 0 nothing but errors is
+---printed from then on.
+---@return Ranks?
+function q.ranks.join() end
+
+---@class Ranks
+local Ranks = {}
+---@return integer rank  from 0
+function Ranks:rank() end
+---@return integer size  ranks of the job
+function Ranks:size() end
+---Waits until all ranks are here.
+function Ranks:barrier() end
+---Rank 0's text, for all.
+---@param text string
+---@return string
+function Ranks:tell(text) end
+---Sums of the ranks' lists, number by number, in the order of ranks.
+---@param numbers number[]  equally many on each rank
+---@return number[]
+function Ranks:sum(numbers) end
+---The sums of these parameters' gradients over micro-batches that ranks compute.
+---@param parameters Tensor[]  the same on each rank
+---@return GradientSum
+function Ranks:gradients(parameters) end
+---Leaves the job, of which nothing is asked any more. A process that ends without it ends the others.
+function Ranks:leave() end
+
+---@class GradientSum
+local GradientSum = {}
+---Adds the gradients of the first `present` ranks, a micro-batch each, in f32 and in that order. After the last round
+---of a step they are the sums on every rank; before it, zeros.
+---@param present integer
+---@param first boolean  begins a step
+---@param last boolean  ends it
+function GradientSum:add(present, first, last) end
 
 -- ---------------------------------------------------------------- the host: terminal, process, signals
 

@@ -16,6 +16,7 @@
 #include "bindings/repl.h"
 #include "bindings/standard_streams.h"
 #include "bindings/state.h"
+#include "engine/ranks/ranks.h"
 
 namespace qeng {
 namespace fs = std::filesystem;
@@ -124,8 +125,7 @@ void set_package_path(lua_State* L, const std::string& folder) {
 int report(lua_State* L) {
   std::string code;
   const std::string text = error_report(L, &code);
-  std::fflush(stdout);
-  std::fprintf(stderr, "%sqeng: %s\n", code == "interrupted" ? "\n" : "", text.c_str());
+  print_error((code == "interrupted" ? "\nqeng: " : "qeng: ") + text);
   return code == "usage" ? kExitUsage : code == "interrupted" ? interrupt_status() : kExitFailed;
 }
 
@@ -170,6 +170,7 @@ int run(const CommandLine& line) {
   if (line.has_file) status = run_chunk(L, luaL_loadfile(L, path.c_str()), line);
   if (repl) status = run_repl(L);
   std::fflush(stdout);
+  if (status == kExitDone) Ranks::leave();
   end_interrupts();
   return status;
 }
@@ -205,10 +206,10 @@ int run_host(int argc, char** argv) {
     if (line.version) return std::printf("qeng %s, %s\n", QENG_VERSION, LUAJIT_VERSION), kExitDone;
     return run(line);
   } catch (const Error& error) {
-    std::fprintf(stderr, "qeng: %s\n", error.what());
+    print_error("qeng: " + std::string(error.what()));
     return error.code == "usage" ? kExitUsage : kExitFailed;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "qeng: %s\n", error.what());
+    print_error("qeng: " + std::string(error.what()));
     return kExitFailed;
   }
 }

@@ -16,6 +16,7 @@ void register_autograd(lua_State* L);     // bind_autograd.cpp: differentiable f
 void register_expression(lua_State* L);   // bind_expression.cpp: arithmetic on tensors
 void register_shapes(lua_State* L);       // bind_shapes.cpp: slices, transposes, elements by index, products
 void register_program(lua_State* L);      // bind_program.cpp: programs, traces, profiles, AdamW
+void register_ranks(lua_State* L);        // bind_ranks.cpp: the processes of a job
 void register_rehearsal(lua_State* L);    // bind_rehearsal.cpp: q.rehearsal.run
 void register_quantize(lua_State* L);     // bind_quantize.cpp: block formats
 void register_onebit(lua_State* L);       // bind_onebit.cpp: one-bit weights

@@ -7,6 +7,9 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+
+#include "kernels/error.h"
 
 namespace qeng {
 namespace {
@@ -31,6 +34,9 @@ ssize_t write_on(void*, const char* data, size_t bytes) {
   return static_cast<ssize_t>(done);
 }
 
+std::string speaker;   // who prints errors only; empty: this process prints all
+int error_output = 2;  // where those go
+
 }  // namespace
 
 void guard_standard_streams() {
@@ -51,6 +57,28 @@ void outlive_readers() {
   action.sa_handler = [](int) {};  // a handler, not SIG_IGN, which programs started from here would inherit
   action.sa_flags = SA_RESTART;
   sigaction(SIGPIPE, &action, nullptr);
+}
+
+void speak_of_errors_only(const std::string& who) {
+  if (!speaker.empty()) return;
+  std::fflush(stdout), std::fflush(stderr);
+  error_output = ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
+  const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+  if (error_output < 0 || nowhere < 0) fail("io", "cannot keep quiet: ", std::strerror(errno));
+  ::dup2(nowhere, STDOUT_FILENO), ::dup2(nowhere, STDERR_FILENO);
+  ::close(nowhere);
+  speaker = who;
+}
+
+void print_error(const std::string& text) {
+  std::fflush(stdout);
+  if (speaker.empty()) {
+    std::fprintf(stderr, "%s\n", text.c_str());
+    return;
+  }
+  for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
+  ::sleep(3);  // Open MPI ends the others a second after one has failed
+  ::dprintf(error_output, "%s (%s)\n", text.c_str(), speaker.c_str());
 }
 
 }  // namespace qeng

@@ -3,6 +3,7 @@
 // with status 0 although not all it printed arrived (a full disk, a pipe that nobody reads) says so and ends with
 // status 1.
 #pragma once
+#include <string>
 
 namespace qeng {
 
@@ -10,5 +11,10 @@ namespace qeng {
 void guard_standard_streams();
 // From now on the process goes on where nobody reads what it prints.
 void outlive_readers();
+// From now on nothing but errors is printed, with these words before them: another process of the same job prints the
+// rest. An error that all of them have is printed by that one: this one waits a moment, in which it is ended.
+void speak_of_errors_only(const std::string& who);
+// Prints a line to standard error: an error that ends the process.
+void print_error(const std::string& text);
 
 }  // namespace qeng

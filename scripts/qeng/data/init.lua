@@ -196,7 +196,7 @@ function data.convert(from, to, opt)
 end
 
 -- A dataset to train on. It is a .qubgpu file, which is checked against the tokenizer, or text data (data.inputs),
--- which are converted first, to opt.cache or to data.qubgpu in opt.cache_dir.
+-- which are converted first, to opt.cache or to data.qubgpu in opt.cache_dir. Returns it and the path of its file.
 function data.open(path, opt)
   local inputs = data.inputs(path)
   if #inputs == 1 and is_packed(inputs[1]) then
@@ -217,7 +217,7 @@ function data.open(path, opt)
       .. "with --tokenizer of this model"):format(path, tostring(meta.tokenizer), tostring(made_with),
       opt.tokenizer:info().name, opt.tokenizer:hash()))
   end
-  return file
+  return file, path
 end
 
 return data

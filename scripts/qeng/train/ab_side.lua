@@ -14,6 +14,7 @@ local options = require "qeng.console.options"
 local padded = require "qeng.train.padded"
 local pass = require "qeng.train.pass"
 local q = require "qeng.core"
+local ranks = require "qeng.train.ranks"
 local route = require "qeng.train.route"
 require "qeng.train.finetune"  -- declares its options
 
@@ -162,7 +163,7 @@ local function begin(self)
       accumulate = self.feed.most }, { __index = fields })
   end
   local run = { opt = self.fields, model = self.model, parameters = self.parameters, total = self.given.steps, turn = 0,
-    feed = self.feed }
+    feed = self.feed, ranks = ranks.alone }
   self.optimizer, self.passes = optimizers.new(run, routing), pass.new(run, routing)
 end
 

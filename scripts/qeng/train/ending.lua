@@ -18,6 +18,9 @@ local function storable(row)
   return copy
 end
 
+-- Whether this process, or another rank of its job, is to stop.
+local function interrupted(run) return run.ranks:any(q.host.interrupted()) end
+
 -- What follows the update of a step. state.row is the row of a step whose evaluation is not done. Before the last
 -- evaluation everything is saved, so that none of the training can be lost with it.
 function ending.conclude(run, row)
@@ -27,14 +30,14 @@ function ending.conclude(run, row)
   local due = run.evaluates and looks
   state.row = due and storable(row) or nil
   if due and last then standing.save(run) end
-  if due and not q.host.interrupted() then held_out.evaluate(run, row) end
+  if due and not interrupted(run) then held_out.evaluate(run, row) end
   local ended = last or state.stopped
-  if opt.on_eval and not q.host.interrupted() and (ended or looks) then
+  if opt.on_eval and (ended or looks) and not interrupted(run) and run.ranks.first then
     opt.on_eval(state.step, function(text) run.speak:say(text) end)
   end
   run.journal:add(row)
   if opt.on_step then opt.on_step(row, run.model) end
-  run.interrupted = q.host.interrupted()
+  run.interrupted = interrupted(run)
   if run.interrupted or ended or opt.save_every > 0 and state.step % opt.save_every == 0 then
     standing.save(run, due and last)
   end
@@ -95,6 +98,7 @@ function ending.finish(run)
   end
   q.host.defer_interrupt(false)
   if run.at_end then run.at_end() end
+  run.ranks:meet()  -- else one that ends as interrupted would take along the one that writes
   local sentence = run.interrupted and "Stopped after step %d of %d; --resume goes on." or "Finished: step %d of %d."
   run.journal:close(sentence:format(state.step, run.total), true)
   if run.skipped > 0 and state.step - run.skipped <= 1 and run.first == 0 and not run.interrupted then

@@ -8,9 +8,9 @@ local feed = {}
 local Feed = {}
 Feed.__index = Feed
 
--- opt: of q.run.
-function feed.new(opt)
-  return setmetatable({ opt = opt, batches = opt.data:batches {
+-- opt: of q.run. ranks: those of the job (train/ranks.lua), each of which loads its own micro-batches; nil: one.
+function feed.new(opt, ranks)
+  return setmetatable({ opt = opt, ranks = ranks or { rank = 0, size = 1 }, batches = opt.data:batches {
     row_tokens = opt.row_tokens, rows = opt.rows, seed = opt.seed, split = "train", eval_share = opt.eval_share,
     pad = opt.pad, sources = opt.sources, drop = opt.drop, weights = opt.weights, batches_per_step = opt.accumulate,
     route = true, long = opt.long,
@@ -73,17 +73,19 @@ function Feed:load(i)
   q.rng_step(number)
 end
 
--- for micro_batch, info in feed:parts(): the micro-batches of the step in turn. The first is loaded already.
+-- for micro_batch, info, i in feed:parts(): this rank's micro-batches of the step in turn, and which of the step each
+-- is. The first is loaded already.
 function Feed:parts()
-  local i = 0
+  local first = self.ranks.rank + 1
+  local i = first - self.ranks.size
   return function()
-    i = i + 1
+    i = i + self.ranks.size
     if not self.taken[i] then return self:ahead() end
-    if i > 1 then
+    if i > first then
       self.taken[i]:send()
       self:load(i)
     end
-    return self.micro_batch, self.infos[i]
+    return self.micro_batch, self.infos[i], i
   end
 end
 
@@ -91,7 +93,7 @@ end
 function Feed:ahead()
   if self.upcoming or not self.more then return end
   self.upcoming = self.batches:next()
-  self.upcoming:send()
+  if self.ranks.rank == 0 then self.upcoming:send() end
 end
 
 return feed

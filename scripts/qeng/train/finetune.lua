@@ -13,6 +13,7 @@ local new_tokens = require "qeng.model.new_tokens"
 local options = require "qeng.console.options"
 local q = require "qeng.core"
 local peft = require "qeng.model.peft"
+local ranks = require "qeng.train.ranks"
 local route = require "qeng.train.route"
 local samples = require "qeng.train.samples"
 local run_folder = require "qeng.train.run_folder"
@@ -190,11 +191,14 @@ return function(opt, hooks)
   end
   check_adapter(opt)
   check_evaluation(opt)
+  local team = ranks.join()
+  team:check(opt.accumulate)
   local place = run_folder.open(opt.out, {
     resume = opt.resume, overwrite = opt.overwrite, merge = opt.merge, gguf = opt.gguf,
     reads = { opt.model, opt.adapter, opt.eval_data, unpack(q.try(data.inputs, opt.data) or {}) },
   })
-  opt.model, opt.data = hub.resolve_model(opt.model), hub.resolve_data(opt.data)
+  opt.model = team:in_turn(function() return hub.resolve_model(opt.model) end)
+  opt.data = team:in_turn(function() return hub.resolve_data(opt.data) end)
   if not hooks.make_data then data.inputs(opt.data) end  -- says so if they are not there
   local model = models.load(opt.model, {
     model_file = opt.model_file, dtype = opt.dtype, writable = opt.mode == "full", weights = opt.weights,
@@ -204,10 +208,10 @@ return function(opt, hooks)
   if opt.gguf then names.architecture(model.arch) end  -- refuses before the training what it would after it
   model.recompute = opt.recompute
   place:clear()
-  if hooks.make_data then opt.data = hooks.make_data() end
+  if hooks.make_data then opt.data = team:tell(hooks.make_data) end
   local settings, added = options.settings(opt), #opt.add_tokens > 0
   if added then
-    local fresh = new_tokens.add(model, opt.add_tokens, opt.out .. "/tokenizer")
+    local fresh = team:in_turn(function() return new_tokens.add(model, opt.add_tokens, opt.out .. "/tokenizer") end)
     io.stderr:write(("new tokens: %s; the vocabulary is %d\n"):format(
       #fresh > 0 and table.concat(fresh, " ") or "none, the tokenizer has them all", model.config.vocab))
   end
@@ -216,7 +220,7 @@ return function(opt, hooks)
       special = opt.special, documents = opt.documents, any_tokenizer = opt.any_tokenizer, cache = cache }
   end
   local file = place:data(opt.data, reading())
-  local eval_data = opt.eval_data ~= "" and data.open(opt.eval_data, reading(opt.out .. "/eval.qubgpu")) or nil
+  local eval_data = opt.eval_data ~= "" and place:open(opt.eval_data, reading(opt.out .. "/eval.qubgpu")) or nil
   mode.set(model, opt)
   if opt.mode ~= "full" and (added or opt.train_embeddings) then new_tokens.train_embeddings(model) end
   mode.draft(model, opt)

@@ -2,6 +2,7 @@
 
 local models = require "qeng.model"
 local q = require "qeng.core"
+local ranks = require "qeng.train.ranks"
 local route = require "qeng.train.route"
 
 local held_out = {}
@@ -9,13 +10,26 @@ local held_out = {}
 -- The value, or nil if it is not finite.
 function held_out.finite(value) return value and math.abs(value) < math.huge and value or nil end
 
--- Adds the figures of a batch by source (batch:by_source(nll)) to `sums`.
-function held_out.add_sources(sums, batch, nll)
-  for source, part in pairs(batch:by_source(nll)) do
+-- The figures by source of several batches. parts: those of each batch (batch:by_source(nll)), empty where it is
+-- another rank's. sources: {[source] = anything}, all that there are.
+function held_out.source_sums(parts, sources, team)
+  local order, numbers, sums = {}, {}, {}
+  for source in pairs(sources) do order[#order + 1] = source end
+  table.sort(order)
+  for _, part in ipairs(parts) do
+    for _, source in ipairs(order) do
+      local own = part[source] or { nll = 0, trained_tokens = 0 }
+      numbers[#numbers + 1], numbers[#numbers + 2] = own.nll, own.trained_tokens
+    end
+  end
+  numbers = team:sum(numbers)
+  for at = 1, #numbers, 2 do
+    local source = order[(at - 1) / 2 % #order + 1]
     local sum = sums[source] or { nll = 0, trained_tokens = 0 }
-    sum.nll, sum.trained_tokens = sum.nll + part.nll, sum.trained_tokens + part.trained_tokens
+    sum.nll, sum.trained_tokens = sum.nll + numbers[at], sum.trained_tokens + numbers[at + 1]
     sums[source] = sum
   end
+  return sums
 end
 
 -- {name = {loss=, trained_tokens=}} for the metrics.
@@ -46,28 +60,37 @@ function held_out.batches(file, opt)
 end
 
 -- The held-out loss: mean nll over the trained tokens of all held-out documents. With several sources, also that of
--- each.
-function held_out.loss(model, file, opt, several, micro_batch)
+-- each. team: the ranks that share the work (train/ranks.lua); nil: this process computes all. Nil where one of them
+-- was interrupted.
+function held_out.loss(model, file, opt, several, micro_batch, team)
+  team = team or ranks.alone
   local batches = held_out.batches(file, opt)
-  local sum, count, sums = 0, 0, {}
-  while true do
+  local losses, parts, count, interrupted = {}, {}, 0, false
+  while not interrupted do
     local batch = batches:next()
     if not batch then break end
-    local trained = batch:info().trained_tokens
+    local trained, i = batch:info().trained_tokens, #losses + 1
     if trained > 0 then
+      losses[i], parts[i] = 0, {}
+      count = count + trained
+    end
+    if trained > 0 and team:has(i) then
       micro_batch = micro_batch or models.micro_batch(batch:info().tokens, batch:info().max_documents)
       batch:load(micro_batch)
       micro_batch.scale:fill(1)
-      sum = sum + q.no_grad(q.scope, function()
+      losses[i] = q.no_grad(q.scope, function()
         local loss, nll = model:loss(micro_batch, opt.row_tokens)
-        if several then held_out.add_sources(sums, batch, nll) end
+        if several then parts[i] = batch:by_source(nll) end
         return loss:item()
       end)
-      count = count + trained
     end
-    if q.host.interrupted() then return nil end
+    interrupted = q.host.interrupted()
   end
-  return count > 0 and sum / count or nil, several and held_out.by_source(sums) or nil
+  if team:any(interrupted) then return nil end
+  local sum = 0
+  for _, loss in ipairs(team:sum(losses)) do sum = sum + loss end
+  return count > 0 and sum / count or nil,
+    several and held_out.by_source(held_out.source_sums(parts, batches:plan().sources, team)) or nil
 end
 
 -- Notes a held-out loss (nil: the evaluation gave none) in the state of a run. Returns whether it is the lowest so far.
@@ -85,7 +108,7 @@ end
 
 -- Notes the loss before the first step of a run.
 function held_out.before(run)
-  local loss = held_out.loss(run.model, run.opt.data, run.opt, run.several)
+  local loss = held_out.loss(run.model, run.opt.data, run.opt, run.several, nil, run.ranks)
   if loss then run.speak:say(("held-out loss before training: %.4f"):format(loss)) end
   run.state.eval_before = held_out.finite(loss)
 end
@@ -93,10 +116,11 @@ end
 -- Evaluates after a step. row: the metrics of the step. opt.save_best(state) is called when the loss is the lowest.
 function held_out.evaluate(run, row)
   local opt, state = run.opt, run.state
-  row.eval_loss, row.eval_by_source = held_out.loss(run.model, opt.data, opt, run.several, run.feed.micro_batch)
+  row.eval_loss, row.eval_by_source = held_out.loss(run.model, opt.data, opt, run.several, run.feed.micro_batch,
+    run.ranks)
   local loss = held_out.finite(row.eval_loss)
   if row.eval_loss or not q.host.interrupted() then state.row, state.last_eval = nil, loss end
-  if held_out.judge(state, loss, opt.patience) and opt.save_best then opt.save_best(state) end
+  if held_out.judge(state, loss, opt.patience) and opt.save_best and run.ranks.first then opt.save_best(state) end
   if state.stopped and state.step < run.total then
     run.speak:say(("step %d: no lower held-out loss in %d evaluations; training ends"):format(state.step, opt.patience))
   end

@@ -67,5 +67,7 @@ return function(given)
     run:log { loss = passes:loss(), by_source = passes:by_source(), router_aux_loss = passes:balance(),
       mtp_loss = passes:drafted() }
   end
-  return run:finish()
+  local result = run:finish()
+  run.ranks:part()
+  return result
 end

@@ -24,10 +24,15 @@ local function flops_per_token(run)
   return (model.mode == "full" and 6 or 4) * weights + 2 * (run.bits and banner.learning(run.bits) + head or 0)
 end
 
+local Mute = {}  -- of a rank that writes nothing and says nothing
+Mute.__index = function(_, name) return Mute[name] or Journal[name] end
+for _, name in ipairs { "back_to", "tell", "add", "close" } do Mute[name] = function() end end
+
 -- Says what the run is. Begins its files anew, or after the step that it goes on from.
 function journal.open(run)
   local opt, out, state = run.opt, run.out, run.state
   local slots = opt.accumulate * opt.rows * opt.row_tokens
+  if not run.ranks.first then return setmetatable({ run = run, about = { slots = slots } }, Mute) end
   local about = { opt = opt, plan = run.plan, steps = run.total, state = state, slots = slots }
   local show = { title = opt.title or "qeng training", settings = opt.settings or {}, curves = opt.curves }
   if opt.checkpoints ~= false and not progress.silent then

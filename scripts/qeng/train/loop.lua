@@ -18,6 +18,7 @@ local metrics = require "qeng.report.metrics"
 local progress = require "qeng.console.progress"
 local prompt = require "qeng.console.prompt"
 local q = require "qeng.core"
+local ranks = require "qeng.train.ranks"
 local resume = require "qeng.train.resume"
 local run_folder = require "qeng.train.run_folder"
 local standing = require "qeng.train.standing"
@@ -33,6 +34,9 @@ local function new(opt)
   local self = setmetatable({ out = opt.out, total = opt.steps, optimizer = opt.optimizer, parameters = opt.parameters,
     seed = opt.seed or 0, save_every = opt.save_every or 100, keep = opt.keep or 2, done = 0, bad = 0,
     speak = progress.new() }, Loop)
+  if ranks.join().size > 1 then
+    q.error("unsupported", ("%d ranks: q.loop trains on one; q.train knows ranks"):format(ranks.join().size))
+  end
   local place = run_folder.open(opt.out, { resume = opt.resume, overwrite = opt.overwrite, own = true })
   checkpoint.clean(opt.out)
   self.fixed, self.course = resume.of_recipe(opt.settings or {}, opt.model)

@@ -77,7 +77,7 @@ function Feed:parts()
     i = i + 1
     if not self.made[i] then return nil end
     if i > 1 then self:load(i) end
-    return self.micro_batch, self.infos[i]
+    return self.micro_batch, self.infos[i], i
   end
 end
 

@@ -55,6 +55,11 @@ function pass.new(run, routing)
     self.balance_shares[i] = self.balances and self.balances:rows(i - 1, 1)
     self.nlls[i] = run.several and q.zeros({ opt.rows * opt.row_tokens }, "f32", "batch")
   end
+  if run.ranks.job then
+    local tensors = {}
+    for k, parameter in ipairs(run.parameters) do tensors[k] = parameter.tensor end
+    self.gradients = run.ranks.job:gradients(tensors)
+  end
   return self
 end
 
@@ -97,11 +102,23 @@ function Pass:compute(batch)
   local turn, hook_turn = self.run.turn, self.run.model.hook_turn
   if self.turn ~= turn or self.hook_turn ~= hook_turn then self:forget() end  -- other weights learn, or other hooks
   self.turn, self.hook_turn = turn, hook_turn
-  local i = 0
-  for micro_batch, info in batch:parts() do
-    i = i + 1
+  local round = 0
+  for micro_batch, info, i in batch:parts() do
+    round = round + 1
     add(self, i, micro_batch, info.dst)
+    if self.gradients then self:gather(round) end
   end
+  if self.gradients and round < self:rounds() then self:gather(round + 1) end
+end
+
+-- In each round of a step every rank computes a micro-batch; in the last some may have none.
+function Pass:rounds() return math.ceil(self.run.opt.accumulate / self.run.ranks.size) end
+
+-- Adds a round's gradients, of all ranks, in the order of micro-batches.
+function Pass:gather(round)
+  local size = self.run.ranks.size
+  local present = math.min(size, self.run.opt.accumulate - (round - 1) * size)
+  self.gradients:add(present, round == 1, round == self:rounds())
 end
 
 -- The optimizer's groups that the step's trained tokens are addressed to; nil means all.
@@ -116,22 +133,24 @@ function Pass:groups()
   return groups
 end
 
-local function sum(numbers)
+-- numbers: one of each micro-batch, 0 of those that are other ranks'.
+function Pass:total(numbers)
   local total = 0
-  for _, share in ipairs(numbers:table()) do total = total + share end
+  for _, share in ipairs(self.run.ranks:sum(numbers:table())) do total = total + share end
   return total
 end
 
 -- The loss of the step, and with several sources that of each. balance: that of the experts (Model:loss), or nil.
-function Pass:loss() return sum(self.losses) end
-function Pass:balance() return self.balances and sum(self.balances) end
+function Pass:loss() return self:total(self.losses) end
+function Pass:balance() return self.balances and self:total(self.balances) end
 -- That of the head that drafts tokens, beside the first, or nil.
-function Pass:drafted() return self.drafts and sum(self.drafts) end
+function Pass:drafted() return self.drafts and self:total(self.drafts) end
 function Pass:by_source()
-  if not self.run.several then return nil end
-  local sums = {}
-  for i, batch in ipairs(self.run.feed.taken) do held_out.add_sources(sums, batch, self.nlls[i]) end
-  return held_out.by_source(sums)
+  local run = self.run
+  if not run.several then return nil end
+  local parts = {}
+  for i, batch in ipairs(run.feed.taken) do parts[i] = run.ranks:has(i) and batch:by_source(self.nlls[i]) or {} end
+  return held_out.by_source(held_out.source_sums(parts, run.plan.sources, run.ranks))
 end
 
 function Pass:forget()

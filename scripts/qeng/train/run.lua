@@ -32,6 +32,7 @@ local journal = require "qeng.train.journal"
 local progress = require "qeng.console.progress"
 local prompt = require "qeng.console.prompt"
 local q = require "qeng.core"
+local ranks = require "qeng.train.ranks"
 local run_folder = require "qeng.train.run_folder"
 local standing = require "qeng.train.standing"
 local trained_data = require "qeng.train.trained_data"
@@ -46,6 +47,23 @@ local defaults = {
   keep = 2, nan_limit = 5, pad = 0, drop = 0, long = "auto",
 }
 
+-- Refuses a job that this run is not for. own_loop: a page computes, which has no sums of other ranks.
+local function check_ranks(self, own_loop)
+  local opt, size = self.opt, self.ranks.size
+  if size == 1 then return end
+  if own_loop then
+    q.error("unsupported", ("%d ranks: loops of a page's own train on one; q.train knows ranks"):format(size))
+  end
+  if self.bits then
+    q.error("unsupported", ("%d ranks: one-bit weights learn in the backward pass, on one rank"):format(size))
+  end
+  self.ranks:check(opt.accumulate)
+  if opt.accumulate % size > 0 then
+    self.speak:say(("note: %d micro-batches in a step do not divide by %d ranks: %d of them wait in the last round")
+      :format(opt.accumulate, size, size - opt.accumulate % size))
+  end
+end
+
 -- more: further defaults, of a loop that takes more options (train/init.lua).
 function M.new(given, more)
   local known = {}
@@ -57,14 +75,17 @@ function M.new(given, more)
     return given[name]
   end })
   local self = setmetatable({ given = given, defaults = known, opt = opt, model = opt.model, out = opt.out,
-    optimizer = opt.optimizer, bits = opt.bits, speak = progress.new(), turn = 0, bad = 0, skipped = 0 }, Run)
+    optimizer = opt.optimizer, bits = opt.bits, speak = progress.new(), turn = 0, bad = 0, skipped = 0,
+    ranks = ranks.join() }, Run)
+  check_ranks(self, more == nil)
   self.place = opt.checkpoints ~= false
     and run_folder.open(opt.out, { resume = opt.resume, overwrite = opt.overwrite, own = true })
-  if self.place then checkpoint.clean(opt.out) else q.fs.mkdir(opt.out) end
+  if not self.place then q.fs.mkdir(opt.out) elseif self.ranks.first then checkpoint.clean(opt.out) end
+  self.ranks:meet()
   self.model:check_length(opt.row_tokens)
   q.seed(opt.seed)
   self.parameters = self.model:trainable()
-  self.feed = feed.new(opt)
+  self.feed = feed.new(opt, self.ranks)
   self.plan = self.feed.batches:plan()
   local held = held_out.any(opt) and held_out.batches(opt.data, opt):plan() or nil
   self.evaluates = trained_data.check(self.plan, held, opt, self.speak)
@@ -129,7 +150,7 @@ function Run:steps(steps)
       if self.bits and self.bits:begin(state.step / self.total, state.step) then self.turn = self.turn + 1 end
       self.feed:take(state.step, state.step + 1 < self.total)
       if self.feed.sums.trained > 0 then
-        self.feed:load(1)
+        self.feed:load(self.ranks.rank + 1)
         expected = state.step + 1
         return state.step, self.feed.face
       end

@@ -5,6 +5,7 @@
 local checkpoint = require "qeng.train.checkpoint"
 local data = require "qeng.data"
 local q = require "qeng.core"
+local ranks = require "qeng.train.ranks"
 
 local run_folder = {}
 
@@ -58,6 +59,11 @@ Place.__index = Place
 -- deleted), reads (paths), merge and gguf (whether the run will write these), own (only what q.train writes is looked
 -- at).
 function run_folder.open(out, opt)
+  local team = ranks.join()
+  if not team.first then  -- rank 0 has the folder
+    team:meet()
+    return setmetatable({ out = out, stale = {}, resume = opt.resume, team = team }, Place)
+  end
   local stale = stale_of(out, opt)
   for _, path in ipairs(opt.reads or {}) do
     if q.fs.same(path, out) then q.error("value", ("%s is what is read: give another --out"):format(path)) end
@@ -75,7 +81,8 @@ function run_folder.open(out, opt)
     io.stderr:write(("%s/%s: left by a killed run, deleted\n"):format(out, name))
   end
   if not opt.own then q.fs.remove(out .. "/data.resumed.qubgpu") end  -- of a run that was refused
-  return setmetatable({ out = out, stale = stale, resume = opt.resume, overwrite = opt.overwrite }, Place)
+  team:meet()
+  return setmetatable({ out = out, stale = stale, resume = opt.resume, overwrite = opt.overwrite, team = team }, Place)
 end
 
 -- Moves away what does not belong to this run. Call it when nothing can be refused any more.
@@ -99,15 +106,26 @@ function Place:clear()
   self.stale = {}
 end
 
--- data.open for the run. A resumed run may still be refused for its data. So what is converted replaces the earlier
+-- data.open, whose conversion is rank 0's: the others open what it has made.
+function Place:open(path, opt)
+  local file
+  local found = self.team:tell(function()
+    file, path = data.open(path, opt)
+    return path
+  end)
+  return file or data.open(found, opt)
+end
+
+-- The run's own data. A resumed run may still be refused for its data. So what is converted replaces the earlier
 -- file only in begin().
 function Place:data(path, opt)
   opt.cache = self.out .. (self.resume and "/data.resumed.qubgpu" or "/data.qubgpu")
-  return data.open(path, opt)
+  return self:open(path, opt)
 end
 
 -- For q.train's on_begin: writes the settings of the run, which is accepted now.
 function Place:begin(settings)
+  if not self.team.first then return end
   q.fs.write(self.out .. "/options.json", q.json.encode(settings, { pretty = true }) .. "\n")
   local resumed = self.out .. "/data.resumed.qubgpu"
   if self.resume and q.fs.kind(resumed) then os.rename(resumed, self.out .. "/data.qubgpu") end

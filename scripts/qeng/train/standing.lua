@@ -62,6 +62,7 @@ function standing.save(run, again)
   if opt.checkpoints == false then return end
   state.batches, state.fixed, state.course = run.feed:state(), run.fixed, run.course
   state.finished = (state.step == run.total or state.stopped or false) and not state.row
+  if not run.ranks.first then return end
   if again then return checkpoint.note(run.out, state) end
   checkpoint.save(run.out, run.parameters, run.optimizer, state, opt.keep, run.bits)
 end

@@ -1,0 +1,61 @@
+// q.ranks: the processes of a job that train one model together.
+#include "bindings/lua.h"
+#include "bindings/register.h"
+#include "bindings/runtime.h"
+#include "bindings/standard_streams.h"
+#include "engine/ranks/gradient_sum.h"
+#include "engine/ranks/ranks.h"
+
+QENG_LUA_CLASS(qeng::Ranks, "Ranks")
+QENG_LUA_CLASS(qeng::GradientSum, "GradientSum")
+
+namespace qeng {
+namespace {
+using lua::Call;
+
+int join(Call& call) {
+  Ranks* const job = Ranks::of_job();
+  if (!job) return 0;
+  if (job->rank() > 0)
+    speak_of_errors_only("rank " + std::to_string(job->rank()) + " of " + std::to_string(job->size()));
+  return call.push(std::shared_ptr<Ranks>(job, [](Ranks*) {}));  // the process's, as long as it lives
+}
+
+int rank(Call& call) { return call.push(call.self<Ranks>()->rank()); }
+int size(Call& call) { return call.push(call.self<Ranks>()->size()); }
+int barrier(Call& call) {
+  call.self<Ranks>()->barrier();
+  return 0;
+}
+int tell(Call& call) { return call.push(call.self<Ranks>()->tell(call.arg<std::string>(1))); }
+int sum(Call& call) { return call.push(call.self<Ranks>()->sum(call.arg<std::vector<double>>(1))); }
+int leave(Call&) {
+  Ranks::leave();
+  return 0;
+}
+
+int gradients(Call& call) {
+  auto job = call.self<Ranks>();
+  return call.push(std::make_shared<GradientSum>(*job, runtime().device(), call.arg<std::vector<TensorPtr>>(1)));
+}
+int add(Call& call) {
+  call.self<GradientSum>()->add(call.arg<int>(1), call.arg<bool>(2), call.arg<bool>(3));
+  return 0;
+}
+
+}  // namespace
+
+void register_ranks(lua_State* L) {
+  using namespace lua;
+  functions(L, "ranks", {{"join", fn<join>}});
+  methods<Ranks>(L, {{"rank", fn<rank>},
+                     {"size", fn<size>},
+                     {"barrier", fn<barrier>},
+                     {"tell", fn<tell>},
+                     {"sum", fn<sum>},
+                     {"leave", fn<leave>},
+                     {"gradients", fn<gradients>}});
+  methods<GradientSum>(L, {{"add", fn<add>}});
+}
+
+}  // namespace qeng

@@ -1,0 +1,64 @@
+// libqeng_mpi.so: a Transport by MPI, for jobs that mpirun or srun start. Built where MPI's headers are (Debian's
+// libopenmpi-dev).
+#include <mpi.h>
+
+#include <climits>
+#include <numeric>
+
+#include "engine/ranks/transport.h"
+#include "kernels/error.h"
+
+namespace qeng {
+namespace {
+
+// MPI's own handler of errors ends the job, and says of which rank: nothing is returned that would have to be checked.
+class MpiTransport final : public Transport {
+ public:
+  MpiTransport() {
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+  }
+  void barrier() override { MPI_Barrier(MPI_COMM_WORLD); }
+  void broadcast(void* data, size_t bytes, int root) override {
+    MPI_Bcast(data, count(bytes), MPI_BYTE, root, MPI_COMM_WORLD);
+  }
+  void exchange(const void* pieces, const std::vector<size_t>& send, void* received,
+                const std::vector<size_t>& receive) override {
+    const Layout from(send), to(receive);
+    MPI_Alltoallv(pieces, from.counts.data(), from.places.data(), MPI_BYTE, received, to.counts.data(),
+                  to.places.data(), MPI_BYTE, MPI_COMM_WORLD);
+  }
+  void gather(const void* piece, void* all, const std::vector<size_t>& bytes) override {
+    const Layout to(bytes);
+    MPI_Allgatherv(piece, to.counts[static_cast<size_t>(rank)], MPI_BYTE, all, to.counts.data(), to.places.data(),
+                   MPI_BYTE, MPI_COMM_WORLD);
+  }
+  void finish() override { MPI_Finalize(); }
+
+ private:
+  static int count(size_t bytes) {
+    if (bytes > INT_MAX) fail("value", "mpi: ", bytes, " bytes at once, at most ", INT_MAX);
+    return static_cast<int>(bytes);
+  }
+  struct Layout {
+    std::vector<int> counts, places;
+    explicit Layout(const std::vector<size_t>& bytes) : places(bytes.size(), 0) {
+      count(std::accumulate(bytes.begin(), bytes.end(), size_t{0}));
+      for (size_t each : bytes) counts.push_back(static_cast<int>(each));
+      for (size_t i = 1; i < bytes.size(); ++i) places[i] = places[i - 1] + counts[i - 1];
+    }
+  };
+};
+
+}  // namespace
+}  // namespace qeng
+
+extern "C" __attribute__((visibility("default"))) qeng::Transport* qeng_transport(std::string* why) {
+  int given = 0;
+  if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &given) != MPI_SUCCESS ||
+      given < MPI_THREAD_SERIALIZED) {
+    *why = "MPI does not start, or only for programs of one thread";
+    return nullptr;
+  }
+  return new qeng::MpiTransport;
+}

@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# Training on several ranks by mpirun: the bits of one rank, with LoRA and with every weight; a rank that is killed ends the job, which
+# goes on with another number of ranks to the same bits; what knows no ranks says so.
+set -uo pipefail
+qeng=${QENG:?the qeng executable}
+if ! command -v mpirun >/dev/null; then
+  echo "SKIPPED ranks: there is no mpirun (Debian's openmpi-bin)"
+  exit 0
+fi
+if [[ ! -e $(dirname "$qeng")/libqeng_mpi.so ]]; then
+  echo "SKIPPED ranks: libqeng_mpi.so is not built here (Debian's libopenmpi-dev)"
+  exit 0
+fi
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+failed=0
+fail() { echo "FAILED $*"; failed=1; }
+
+# More ranks than cores, as root, which share a machine with other tests.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1
+export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_btl_vader_single_copy_mechanism=none
+on() {  # RANKS COMMAND...
+  local ranks=$1
+  shift
+  mpirun -n "$ranks" "$qeng" "$@" --threads 1 </dev/null
+}
+
+"$qeng" -e 'require("qeng.train.demo").write_examples(..., 7, 300)' "$dir/data.jsonl" || fail "the examples"
+common=(recipes/lora_qwen.lua --model recipes/tiny --data "$dir/data.jsonl" --accumulate 4 --rows 1 --row-tokens 128 --steps 12
+  --eval-share 0.1 --eval-every 6 --save-every 4 --schedule constant --seed 3)
+
+# What a run has come to: its losses, norms of gradients and evaluations, and the trained tensors.
+came_to() {
+  "$qeng" -e 'local q, out = require "qeng", ...
+    for line in io.lines(out .. "/metrics.jsonl") do
+      local row = q.json.decode(line)
+      print(("%d %.17g %.17g %.17g"):format(row.step, row.loss, row.grad_norm, row.eval_loss or -1))
+    end' "$1"
+  (cd "$1" && find adapter model checkpoints -name '*.safetensors' 2>/dev/null | sort | xargs sha256sum)
+}
+same() {  # WHAT RUN RUN
+  local a b
+  a=$(came_to "$2") b=$(came_to "$3")
+  [[ $(wc -l <<<"$a") -gt 12 && $a == "$b" ]] || fail "$1: $(diff <(echo "$a") <(echo "$b") | head -5)"
+}
+
+for mode in lora full; do
+  more=(--mode "$mode")
+  [[ $mode == lora ]] || more+=(--lr 1e-4 --dtype bf16)
+  on 1 "${common[@]}" "${more[@]}" --out "$dir/$mode-1" >"$dir/log" 2>&1 || fail "$mode on one rank: $(cat "$dir/log")"
+  for ranks in 2 3 4; do
+    on $ranks "${common[@]}" "${more[@]}" --out "$dir/$mode-$ranks" >"$dir/log" 2>&1 || fail "$mode on $ranks ranks: $(cat "$dir/log")"
+    same "$mode on $ranks ranks" "$dir/$mode-1" "$dir/$mode-$ranks"
+  done
+done
+[[ $(grep -c "metrics.jsonl, report.html" "$dir/log") == 1 ]] || fail "one rank speaks: $(cat "$dir/log")"
+
+# A rank dies: the launcher ends the job and names it, and the run goes on with fewer ranks, then with more.
+common+=(--steps 300 --eval-every 0 --save-every 20)
+on 1 "${common[@]}" --out "$dir/whole" >"$dir/log" 2>&1 || fail "the whole run: $(cat "$dir/log")"
+run=("${common[@]}" --out "$dir/killed")
+on 4 "${run[@]}" >"$dir/log" 2>&1 &
+job=$!
+for ((i = 0; i < 600; ++i)); do
+  [[ ! -e $dir/killed/checkpoints/step-000020 ]] || break
+  sleep 0.05
+done
+for process in $(pgrep -f -- "--out $dir/killed"); do
+  if grep -qzx OMPI_COMM_WORLD_RANK=2 "/proc/$process/environ"; then kill -9 "$process"; fi
+done
+begin=$SECONDS
+wait $job && fail "a job with a dead rank ended well"
+((SECONDS - begin < 10)) || fail "the job took $((SECONDS - begin)) s to end"
+grep -q "process rank 2 .*signal 9" "$dir/log" || fail "who died: $(cat "$dir/log")"
+on 2 "${run[@]}" --steps 250 --resume >"$dir/log" 2>&1 || fail "resumed on two ranks: $(cat "$dir/log")"
+on 3 "${run[@]}" --resume >"$dir/log" 2>&1 || fail "resumed on three ranks: $(cat "$dir/log")"
+grep -q "resuming at step 250 of 300" "$dir/log" || fail "it did not go on: $(cat "$dir/log")"
+final() { came_to "$1" | grep -v -e '^250 ' -e checkpoints; }
+[[ $(final "$dir/killed") == "$(final "$dir/whole")" ]] || fail "killed and resumed: $(diff <(final "$dir/killed") <(final "$dir/whole") | head -5)"
+
+# An error of one rank, and of all.
+says() {  # STATUS PATTERN RANKS COMMAND...
+  local status=$1 pattern=$2 got=0 output
+  shift 2
+  output=$(on "$@" 2>&1) || got=$?
+  [[ $got == "$status" && $(grep -cE "$pattern" <<<"$output") == 1 ]] || fail "$*: status $got, expected $status and '$pattern' once: $output"
+}
+says 2 '4 ranks share the micro-batches of a step, which are 2: --accumulate 4' 4 "${common[@]}" --accumulate 2 --out "$dir/few"
+says 2 'this recipe runs in one process, and this is one of 2' 2 recipes/inspect.lua recipes/tiny
+says 1 'none: ' 2 recipes/lora_qwen.lua --model "$dir/none" --data "$dir/data.jsonl" --accumulate 2 --out "$dir/none-out"
+exit $failed
