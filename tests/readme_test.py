@@ -135,7 +135,7 @@ def blocks(path):
 
 
 def is_command(line):
-    return re.match(r"(scripts/|qeng |git diff|pip |curl |cmake |ctest |build/)", line)
+    return re.match(r"(scripts/|qeng |git diff|pip |curl |mpirun |cmake |ctest |build/)", line)
 
 
 class Failed(Exception):
