@@ -853,6 +853,7 @@ function WeightStream:close() end
 ---@field moment_bits? 32|8  of both moments (32); 8: of tensors of 4096 elements and more, others keep f32
 ---@field groups? integer[]  from 0, one for each parameter
 ---@field rates? number[]  for each group, a factor of a step's lr
+---@field own? boolean[]  for each parameter, whether a step updates it (all); the others count for the norm alone
 ---@field allow_unused? boolean  a parameter without a gradient is meant (an expert that no token has chosen yet)
 
 ---AdamW over tensors that require gradients. A bf16 parameter has an f32 master here.
@@ -2022,6 +2023,10 @@ function Ranks:sum(numbers) end
 ---@param parameters Tensor[]  the same on each rank
 ---@return GradientSum
 function Ranks:gradients(parameters) end
+---Gives all ranks each parameter as the rank has it that owns it.
+---@param parameters Tensor[]  the same on each rank
+---@param owners integer[]  for each, a rank
+function Ranks:share(parameters, owners) end
 ---Leaves the job, of which nothing is asked any more. A process that ends without it ends the others.
 function Ranks:leave() end
 

@@ -160,7 +160,7 @@ int profile_program(Call& call) {
 // ---------------------------------------------------------------- AdamW
 
 int adamw(Call& call) {
-  Options opt(call, 2, {"beta1", "beta2", "eps", "decay", "moment_bits", "groups", "rates", "allow_unused"});
+  Options opt(call, 2, {"beta1", "beta2", "eps", "decay", "moment_bits", "groups", "rates", "own", "allow_unused"});
   AdamWOptions options;
   options.beta1 = opt.get<float>("beta1", options.beta1);
   options.beta2 = opt.get<float>("beta2", options.beta2);
@@ -169,9 +169,9 @@ int adamw(Call& call) {
   options.moment_bits = opt.get("moment_bits", options.moment_bits);
   options.allow_unused = opt.get("allow_unused", false);
   const auto parameters = call.arg<std::vector<TensorPtr>>(1);
-  return call.push(std::make_shared<AdamWState>(device_of(call, parameters), parameters, options,
-                                                opt.get("groups", std::vector<int>()),
-                                                opt.get("rates", std::vector<double>())));
+  return call.push(std::make_shared<AdamWState>(
+      device_of(call, parameters), parameters, options, opt.get("groups", std::vector<int>()),
+      opt.get("rates", std::vector<double>()), opt.get("own", std::vector<bool>())));
 }
 
 int step(Call& call) {

@@ -34,6 +34,11 @@ int leave(Call&) {
   return 0;
 }
 
+int share(Call& call) {
+  share_tensors(*call.self<Ranks>(), call.arg<std::vector<TensorPtr>>(1), call.arg<std::vector<int>>(2));
+  return 0;
+}
+
 int gradients(Call& call) {
   auto job = call.self<Ranks>();
   return call.push(std::make_shared<GradientSum>(*job, runtime().device(), call.arg<std::vector<TensorPtr>>(1)));
@@ -53,6 +58,7 @@ void register_ranks(lua_State* L) {
                      {"barrier", fn<barrier>},
                      {"tell", fn<tell>},
                      {"sum", fn<sum>},
+                     {"share", fn<share>},
                      {"leave", fn<leave>},
                      {"gradients", fn<gradients>}});
   methods<GradientSum>(L, {{"add", fn<add>}});

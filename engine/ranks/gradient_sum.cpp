@@ -69,6 +69,7 @@ void GradientSum::read(const Bucket& bucket) {
 
 void GradientSum::write(const Bucket& bucket) {
   each_span(bucket.spans, [&](const Span& span, char* memory, size_t size, int64_t at) {
+    device_.before_write(&span.view);
     const auto count = static_cast<size_t>(span.count);
     if (size == 4) return device_.backend().upload(memory, own_.data() + at, count * size);
     halves_.resize(count);
@@ -117,6 +118,28 @@ void GradientSum::share_reached() {
   for (const TensorPtr& parameter : parameters_) reached.push_back(parameter->reached);
   reached = ranks_.sum(reached);
   for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->reached = reached[i] > 0;
+}
+
+void share_tensors(Ranks& ranks, const std::vector<TensorPtr>& tensors, const std::vector<int>& owners) {
+  if (tensors.size() != owners.size())
+    fail("value", "ranks: ", owners.size(), " owners of ", tensors.size(), " tensors");
+  constexpr size_t kPiece = size_t{16} << 20;
+  std::vector<char> piece;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (owners[i] < 0 || owners[i] >= ranks.size()) fail("value", "ranks: there is no rank ", owners[i]);
+    const View& view = tensors[i]->view;
+    Device& device = tensors[i]->device();
+    Backend& backend = device.backend();
+    if (owners[i] != ranks.rank()) device.before_write(&view);
+    const size_t bytes = static_cast<size_t>(view.bytes());
+    for (size_t at = 0; at < bytes; at += kPiece) {
+      char* const memory = static_cast<char*>(view.data) + at;
+      piece.resize(std::min(kPiece, bytes - at));
+      if (owners[i] == ranks.rank()) backend.download(piece.data(), memory, piece.size());
+      ranks.transport().broadcast(piece.data(), piece.size(), owners[i]);
+      if (owners[i] != ranks.rank()) backend.upload(memory, piece.data(), piece.size());
+    }
+  }
 }
 
 }  // namespace qeng

@@ -40,4 +40,7 @@ class GradientSum {
   std::vector<uint16_t> halves_;
 };
 
+// Gives all ranks each tensor, of plain elements, as the rank owners[i] has it.
+void share_tensors(Ranks& ranks, const std::vector<TensorPtr>& tensors, const std::vector<int>& owners);
+
 }  // namespace qeng

@@ -6,11 +6,13 @@
 namespace qeng {
 
 AdamWState::AdamWState(Device& device, std::vector<TensorPtr> parameters, AdamWOptions options,
-                       const std::vector<int>& groups, const std::vector<double>& rates)
+                       const std::vector<int>& groups, const std::vector<double>& rates, const std::vector<bool>& own)
     : device_(device), options_(options), rates_(rates) {
   if (parameters.empty()) fail("value", "adamw: no parameter requires a gradient");
   if (!groups.empty() && groups.size() != parameters.size())
     fail("value", "adamw: ", groups.size(), " groups for ", parameters.size(), " parameters");
+  if (!own.empty() && own.size() != parameters.size())
+    fail("value", "adamw: own is of ", own.size(), " parameters, there are ", parameters.size());
   for (int group : groups)
     if (group < 0 || group >= kMaxGroups) fail("value", "adamw: group ", group, " of 0 .. ", kMaxGroups - 1);
   if (options.moment_bits != 32 && options.moment_bits != 8)
@@ -22,6 +24,10 @@ AdamWState::AdamWState(Device& device, std::vector<TensorPtr> parameters, AdamWO
     if (!parameter->requires_grad) fail("value", "adamw: parameter ", parameter->label, " does not require a gradient");
     if (view.dtype != DType::f32 && view.dtype != DType::bf16)
       fail("dtype", "adamw: parameter ", parameter->label, " is ", shape_text(view), ", expected f32 or bf16");
+    if (!own.empty() && !own[entries_.size()]) {
+      entries_.push_back({parameter, parameter->grad, nullptr, nullptr, nullptr, nullptr, group});
+      continue;
+    }
     const Shape shape(view.shape, view.shape + view.rank);
     const bool coded = options.moment_bits == 8 && view.elements() >= kLeastCoded;
     const DType moments = coded ? DType::u8 : DType::f32;
@@ -55,11 +61,13 @@ void AdamWState::run_ops(float clip, uint64_t groups) {
   for (const Entry& entry : entries_) squares.x.push_back(entry.grad->view);
   device_.run(squares);
   device_.run(ClipScale{partials_->view, clip_->view, clip});
+  for (const Entry& entry : entries_)
+    if (!entry.m) device_.run(Fill{entry.grad->view, 0});
   for (size_t group = 0; group < steps_.size(); ++group) {
     if (!(groups >> group & 1)) continue;
     AdamW ops[2][2];  // decay is one number an op, and moments are of one kind
     for (const Entry& entry : entries_) {
-      if (entry.group != group) continue;
+      if (entry.group != group || !entry.m) continue;
       const bool decays = options_.decay != 0 && entry.parameter->view.rank >= 2;
       AdamW& op = ops[decays][entry.scales != nullptr];
       if (entry.scales) op.scales.push_back(entry.scales->view);
@@ -125,6 +133,7 @@ void AdamWState::set_steps(const std::vector<int64_t>& steps) {
 }
 
 std::vector<AdamWState::Part> AdamWState::parts(size_t i) const {
+  if (!entries_[i].m) return {};
   std::vector<Part> parts{{"m", entries_[i].m}, {"v", entries_[i].v}};
   if (entries_[i].scales) parts.push_back({"scales", entries_[i].scales});
   if (entries_[i].master) parts.push_back({"master", entries_[i].master});

@@ -23,10 +23,12 @@ struct AdamWOptions {
 class AdamWState {
  public:
   // rates: what the rate of a step is multiplied by, for each group; none: 1. Each parameter has to require a gradient;
-  // f32 or bf16. groups: 0 .. kMaxGroups - 1 for each; none: all are of group 0.
+  // f32 or bf16. groups: 0 .. kMaxGroups - 1 for each; none: all are of group 0. own: which parameters a step updates
+  // (none: all): the others count for the norm, and have neither moments nor master here but on another rank.
   static constexpr int kMaxGroups = 64;
   AdamWState(Device& device, std::vector<TensorPtr> parameters, AdamWOptions options,
-             const std::vector<int>& groups = {}, const std::vector<double>& rates = {});
+             const std::vector<int>& groups = {}, const std::vector<double>& rates = {},
+             const std::vector<bool>& own = {});
 
   struct Result {
     double grad_norm;
@@ -42,7 +44,7 @@ class AdamWState {
   void set_steps(const std::vector<int64_t>& steps);            // Error("value") for another number of groups
   // Smaller ones (norms, biases) keep f32 moments: they are few, and their elements differ most.
   static constexpr int64_t kLeastCoded = 4096;
-  // What a checkpoint holds of parameter i: moments "m" and "v", "scales" where these are in 8 bits, and "master" for a
+  // What a checkpoint holds of parameter i, nothing where it is another rank's: moments "m" and "v", "scales" where these are in 8 bits, and "master" for a
   // bf16 parameter.
   struct Part {
     std::string name;
@@ -54,7 +56,7 @@ class AdamWState {
 
  private:
   struct Entry {
-    TensorPtr parameter, grad, master, m, v, scales;
+    TensorPtr parameter, grad, master, m, v, scales;  // but for the first two null where it is another rank's
     size_t group;
   };
   void check_reached(uint64_t groups) const;

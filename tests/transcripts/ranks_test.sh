@@ -55,6 +55,15 @@ for mode in lora full; do
 done
 [[ $(grep -c "metrics.jsonl, report.html" "$dir/log") == 1 ]] || fail "one rank speaks: $(cat "$dir/log")"
 
+# Each rank keeps a part of the optimizer's state, and another number of ranks goes on with it.
+shared=(--mode full --lr 1e-4 --dtype bf16)
+on 3 "${common[@]}" "${shared[@]}" --zero 1 --steps 9 --out "$dir/zero" >"$dir/log" 2>&1 || fail "zero 1 on three ranks: $(cat "$dir/log")"
+[[ $(find "$dir/zero/checkpoints/step-000009" -name 'optimizer-?.safetensors' | wc -l) == 3 ]] || fail "no part of each rank: $(ls "$dir/zero/checkpoints/"*)"
+on 2 "${common[@]}" "${shared[@]}" --zero 1 --steps 10 --resume --out "$dir/zero" >"$dir/log" 2>&1 || fail "zero 1 on two ranks: $(cat "$dir/log")"
+on 1 "${common[@]}" "${shared[@]}" --resume --out "$dir/zero" >"$dir/log" 2>&1 || fail "on one rank after zero 1: $(cat "$dir/log")"
+whole() { came_to "$1" | grep -v -e '^9 ' -e '^10 ' -e step-00000 -e step-000010; }
+[[ $(whole "$dir/zero") == "$(whole "$dir/full-1")" ]] || fail "zero 1: $(diff <(whole "$dir/zero") <(whole "$dir/full-1"))"
+
 # A rank dies: the launcher ends the job and names it, and the run goes on with fewer ranks, then with more.
 common+=(--steps 300 --eval-every 0 --save-every 20)
 on 1 "${common[@]}" --out "$dir/whole" >"$dir/log" 2>&1 || fail "the whole run: $(cat "$dir/log")"

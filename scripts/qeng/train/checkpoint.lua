@@ -46,6 +46,8 @@ local function read_state(dir)
   expect(tostring(state), fine)
   expect("no JSON object", type(state) == "table")
   expect("step is not the folder's", state.step == step_of(dir:match "[^/]+$"))
+  expect("optimizer_parts is no number of files", state.optimizer_parts == nil
+    or type(state.optimizer_parts) == "number" and state.optimizer_parts >= 1 and state.optimizer_parts <= 65536)
   expect("no optimizer_steps", type(state.optimizer_steps) == "number" or type(state.optimizer_steps) == "table")
   return state
 end
@@ -88,20 +90,34 @@ local function names_of(parameters)
   return names
 end
 
+local function part_name(rank) return ("optimizer-%d.safetensors"):format(rank) end
+
 -- parameters: {name, tensor} of what `adamw` trains, in its order. state: a JSON-able table of what resuming needs;
 -- step is the number of finished steps, and finished says whether that was the last. bits: q.inertia or q.phases of
--- one-bit weights that learn, or nil.
-function checkpoint.save(out, parameters, adamw, state, keep, bits)
-  q.fs.mkdir(folder(out))
+-- one-bit weights that learn, or nil. team: ranks that have parts of the optimizer's state, and write them side by
+-- side.
+function checkpoint.save(out, parameters, adamw, state, keep, bits, team)
   local dir = ("%s/step-%06d"):format(folder(out), state.step)
   local tmp = dir .. ".tmp"
-  q.fs.remove(tmp)
-  q.fs.mkdir(tmp)
+  if not team or team.first then
+    q.fs.mkdir(folder(out))
+    q.fs.remove(tmp)
+    q.fs.mkdir(tmp)
+  end
+  local optimizer, steps = adamw:state(names_of(parameters))
+  if team then
+    team:meet()
+    q.safetensors.save(tmp .. "/" .. part_name(team.rank), optimizer)
+    team:meet()
+    if not team.first then return end
+    state.optimizer_parts = team.size
+  else
+    q.safetensors.save(tmp .. "/optimizer.safetensors", optimizer)
+    state.optimizer_parts = nil
+  end
   local tensors = {}
   for i, parameter in ipairs(parameters) do tensors[i] = { parameter.name, parameter.tensor } end
   q.safetensors.save(tmp .. "/parameters.safetensors", tensors)
-  local optimizer, steps = adamw:state(names_of(parameters))
-  q.safetensors.save(tmp .. "/optimizer.safetensors", optimizer)
   state.optimizer_steps = steps
   if bits then
     q.safetensors.save(tmp .. "/bits.safetensors", bits:tensors())
@@ -132,6 +148,21 @@ local function open_part(dir, name)
   return file
 end
 
+-- The optimizer's state of a checkpoint, as of one file: of `parts` ranks' files, or of the only one (nil).
+local function open_optimizer(dir, parts)
+  if not parts then return open_part(dir, "optimizer.safetensors") end
+  local files, file_of = {}, {}
+  for rank = 0, parts - 1 do
+    local file = open_part(dir, part_name(rank))
+    files[#files + 1] = file
+    for _, name in ipairs(file:names()) do file_of[name] = file end
+  end
+  return {
+    tensor = function(_, name) return (file_of[name] or files[1]):tensor(name) end,
+    close = function() for _, file in ipairs(files) do file:close() end end,
+  }
+end
+
 -- Restores the newest checkpoint into parameters, optimizer and bits. Returns its state, or nil where there is none.
 -- Before anything changes, its settings are compared and check(state) may refuse it.
 function checkpoint.load(out, parameters, adamw, bits, check)
@@ -154,7 +185,7 @@ function checkpoint.load(out, parameters, adamw, bits, check)
   local file = open_part(dir, "parameters.safetensors")
   for _, parameter in ipairs(parameters) do checkpoint.fill(parameter.tensor, file, parameter.name) end
   file:close()
-  local optimizer = open_part(dir, "optimizer.safetensors")
+  local optimizer = open_optimizer(dir, state.optimizer_parts)
   adamw:restore(optimizer, names_of(parameters), state.optimizer_steps)
   optimizer:close()
   return state

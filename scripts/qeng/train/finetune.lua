@@ -56,6 +56,8 @@ options.set("finetune", {
   { "accumulate", 1, "micro-batches of an optimizer step", min = 1 },
   { "optim", "adamw", "what updates the parameters", choices = { "adamw", "lion", "muon", "sgd", "adafactor" } },
   { "moment_bits", 32, "bits of AdamW's moments; 8 takes a quarter of their memory", choices = { 32, 8 } },
+  { "zero", 0, "on several ranks (mpirun), 1: each keeps the optimizer's state of a part of the parameters, 0: of all",
+    choices = { 0, 1 } },
   { "gradients", "f32", "with --mode full in bf16, what weights of linear layers gather; bf16 halves its memory, and "
     .. "rounds each sum", choices = { "f32", "bf16" } },
   { "lr", 2e-4, "peak learning rate", min = 0 },
@@ -234,8 +236,8 @@ return function(opt, hooks)
   local result = train {
     model = model, data = file, out = opt.out, steps = opt.steps, epochs = opt.epochs, row_tokens = opt.row_tokens,
     long = opt.long, rows = opt.rows, accumulate = opt.accumulate, lr = opt.lr, schedule = opt.schedule,
-    warmup = opt.warmup, optim = opt.optim, moment_bits = opt.moment_bits, decay = opt.decay, clip = opt.clip,
-    seed = opt.seed,
+    warmup = opt.warmup, optim = opt.optim, moment_bits = opt.moment_bits, zero = opt.zero, decay = opt.decay,
+    clip = opt.clip, seed = opt.seed,
     eval_share = opt.eval_share, eval_data = eval_data, eval_every = opt.eval_every, patience = opt.patience,
     save_every = opt.save_every, keep = opt.keep, resume = opt.resume, overwrite = opt.overwrite, eager = opt.eager,
     profile = opt.profile,

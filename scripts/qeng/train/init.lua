@@ -10,6 +10,7 @@
 --   bits          q.inertia or q.phases of a one-bit model
 --   scale_rate    its row scales' share of lr (0.3)
 --   optim         the name of an optimizer of q.optim ("adamw")
+--   zero          1: each rank of a job keeps the optimizer's state of its part of the parameters, 0: of all
 --   moment_bits   of AdamW's moments: 32, or 8 (q.adamw_state)
 --   on_batch      function(micro_batch, number): may change the loaded tensors of a micro-batch, and may say in its
 --                 field `trained` how many targets are not -1
@@ -45,14 +46,14 @@ local runs = require "qeng.train.run"
 
 -- In addition to those of q.run.
 local defaults = { lr = 2e-4, schedule = "cosine", warmup = 0, decay = 0, clip = 1.0, scale_rate = 0.3,
-  optim = "adamw", moment_bits = 32 }
+  optim = "adamw", moment_bits = 32, zero = 0 }
 
 return function(given)
   local run = runs.new(given, defaults)
   local opt = run.opt
   local routing = route.plan(run.model, run.plan.destinations)
-  local optimizer = optimizers.new(run, routing)
-  run.optimizer = optimizer
+  local optimizer, owners = optimizers.new(run, routing)
+  run.optimizer, run.owners = optimizer, owners
   local passes = pass.new(run, routing)
   function run.at_end()
     run.pass_stats = passes:stats()
@@ -64,6 +65,7 @@ return function(given)
     passes:compute(batch)
     run:observe()
     optimizer:step { clip = opt.clip, groups = passes:groups() }
+    if owners then run.ranks:share(run.parameters, owners) end
     run:log { loss = passes:loss(), by_source = passes:by_source(), router_aux_loss = passes:balance(),
       mtp_loss = passes:drafted() }
   end

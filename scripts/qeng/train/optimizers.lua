@@ -7,7 +7,8 @@ local schedule = require "qeng.train.schedule"
 
 local optimizers = {}
 
--- run: opt, parameters and total (steps). routing: of route.plan, or nil.
+-- run: opt, parameters, ranks and total (steps). routing: of route.plan, or nil. Returns also the rank that updates
+-- each parameter, nil where all update all.
 function optimizers.new(run, routing)
   local opt = run.opt
   local make = optim[opt.optim]
@@ -16,6 +17,10 @@ function optimizers.new(run, routing)
   end
   if routing and opt.optim ~= "adamw" then
     q.error("unsupported", "addressed packets update a part of the parameters in a step, which only adamw does")
+  end
+  local owners = opt.zero == 1 and run.ranks.job and run.ranks:owners(run.parameters) or nil
+  if owners and opt.optim ~= "adamw" then
+    q.error("unsupported", ("--zero 1 shares the state of adamw, not of %s"):format(opt.optim))
   end
   if opt.optim ~= "adamw" then
     if opt.moment_bits ~= 32 then
@@ -28,12 +33,15 @@ function optimizers.new(run, routing)
       end
     end
   end
-  return make(run.parameters, {
+  local own = owners and {}
+  for i, rank in ipairs(owners or {}) do own[i] = rank == run.ranks.rank end
+  local optimizer = make(run.parameters, {
     lr = schedule.make(opt.schedule, opt.lr, run.total, { warmup = opt.warmup, floor = opt.lr_floor }),
     decay = opt.decay, beta1 = opt.beta1, beta2 = opt.beta2, eps = opt.eps, rates = { scales = opt.scale_rate },
     moment_bits = opt.optim == "adamw" and opt.moment_bits or nil,
-    groups = routing and routing.groups, allow_unused = opt.allow_unused or opt.bits and opt.bits.waits,
+    groups = routing and routing.groups, own = own, allow_unused = opt.allow_unused or opt.bits and opt.bits.waits,
   })
+  return optimizer, owners
 end
 
 return optimizers

@@ -57,6 +57,32 @@ function Team:any(value)
   return self.job:sum({ value and 1 or 0 })[1] > 0
 end
 
+-- The rank of each parameter that has its optimizer's state (--zero 1): the largest first, each to the rank that has
+-- least so far.
+function Team:owners(parameters)
+  local order, load, owners = {}, {}, {}
+  for i = 1, #parameters do order[i] = i end
+  local function elements(i) return parameters[i].tensor:elements() end
+  table.sort(order, function(a, b)
+    if elements(a) ~= elements(b) then return elements(a) > elements(b) end
+    return a < b
+  end)
+  for rank = 0, self.size - 1 do load[rank] = 0 end
+  for _, i in ipairs(order) do
+    local least = 0
+    for rank = 1, self.size - 1 do if load[rank] < load[least] then least = rank end end
+    owners[i], load[least] = least, load[least] + elements(i)
+  end
+  return owners
+end
+
+-- Gives all ranks each parameter as its owner has it.
+function Team:share(parameters, owners)
+  local tensors = {}
+  for i, parameter in ipairs(parameters) do tensors[i] = parameter.tensor end
+  self.job:share(tensors, owners)
+end
+
 -- Whether number i, from 1, is this rank's, where they are dealt out in turn.
 function Team:has(i) return (i - 1) % self.size == self.rank end
 

@@ -62,9 +62,9 @@ function standing.save(run, again)
   if opt.checkpoints == false then return end
   state.batches, state.fixed, state.course = run.feed:state(), run.fixed, run.course
   state.finished = (state.step == run.total or state.stopped or false) and not state.row
-  if not run.ranks.first then return end
-  if again then return checkpoint.note(run.out, state) end
-  checkpoint.save(run.out, run.parameters, run.optimizer, state, opt.keep, run.bits)
+  if not (run.owners or run.ranks.first) then return end
+  if again then return run.ranks.first and checkpoint.note(run.out, state) end
+  checkpoint.save(run.out, run.parameters, run.optimizer, state, opt.keep, run.bits, run.owners and run.ranks)
 end
 
 return standing
