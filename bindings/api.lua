@@ -2032,12 +2032,19 @@ function Ranks:leave() end
 
 ---@class GradientSum
 local GradientSum = {}
----Adds the gradients of the first `present` ranks, a micro-batch each, in f32 and in that order. After the last round
----of a step they are the sums on every rank; before it, zeros.
+---A round: the first `present` ranks compute a micro-batch each until finish(). Their gradients are added, in f32 and
+---in that order. After the last round of a step they are the sums on every rank; before it, zeros.
 ---@param present integer
 ---@param first boolean  begins a step
 ---@param last boolean  ends it
-function GradientSum:add(present, first, last) end
+function GradientSum:begin(present, first, last) end
+function GradientSum:finish() end
+---Runs of the program tell which gradients are final, and may be sent while it computes others.
+---@param program Program
+function GradientSum:watch(program) end
+---Seconds since the last call: of exchanging, and what finish() waited for it.
+---@return {exchanging: number, waiting: number}
+function GradientSum:figures() end
 
 -- ---------------------------------------------------------------- the host: terminal, process, signals
 
@@ -3306,6 +3313,7 @@ function q.train(opt) end
 ---@field moved number
 ---@field transfer number?
 ---@field tokens integer
+---@field exchanged number?  bytes that a rank sends to the others
 
 ---@class PlanOptions
 ---@field model string|table  folder, GGUF file, config.json or its keys, name on the hub, or a shape ("7b")
@@ -3321,6 +3329,8 @@ function q.train(opt) end
 ---@field row_tokens? integer
 ---@field rows? integer
 ---@field accumulate? integer
+---@field ranks? integer
+---@field zero? 0|1
 ---@field recompute? boolean
 ---@field mtp? boolean  with a head that drafts tokens: trained beside, or its guesses in inference
 ---@field eval? boolean

@@ -8,6 +8,7 @@
 
 QENG_LUA_CLASS(qeng::Ranks, "Ranks")
 QENG_LUA_CLASS(qeng::GradientSum, "GradientSum")
+QENG_LUA_CLASS(qeng::Program, "Program")
 
 namespace qeng {
 namespace {
@@ -43,9 +44,26 @@ int gradients(Call& call) {
   auto job = call.self<Ranks>();
   return call.push(std::make_shared<GradientSum>(*job, runtime().device(), call.arg<std::vector<TensorPtr>>(1)));
 }
-int add(Call& call) {
-  call.self<GradientSum>()->add(call.arg<int>(1), call.arg<bool>(2), call.arg<bool>(3));
+int begin(Call& call) {
+  call.self<GradientSum>()->begin(call.arg<int>(1), call.arg<bool>(2), call.arg<bool>(3));
   return 0;
+}
+int finish(Call& call) {
+  call.self<GradientSum>()->finish();
+  return 0;
+}
+int watch(Call& call) {
+  const auto program = call.arg<std::shared_ptr<Program>>(1);
+  if (!program) fail("closed", call.name, ": this Program was freed");
+  call.self<GradientSum>()->watch(*program);
+  return 0;
+}
+int figures(Call& call) {
+  const GradientSum::Figures figures = call.self<GradientSum>()->figures();
+  lua_newtable(call.L);
+  lua::set_field(call.L, "exchanging", figures.exchanging);
+  lua::set_field(call.L, "waiting", figures.waiting);
+  return 1;
 }
 
 }  // namespace
@@ -61,7 +79,8 @@ void register_ranks(lua_State* L) {
                      {"share", fn<share>},
                      {"leave", fn<leave>},
                      {"gradients", fn<gradients>}});
-  methods<GradientSum>(L, {{"add", fn<add>}});
+  methods<GradientSum>(L,
+                       {{"begin", fn<begin>}, {"finish", fn<finish>}, {"watch", fn<watch>}, {"figures", fn<figures>}});
 }
 
 }  // namespace qeng

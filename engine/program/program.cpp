@@ -169,6 +169,7 @@ void Program::run(int64_t trained) {
     if (variant.recording) {
       variant.recording->replay();
       for (const auto& [stream, copies] : copies_) stream->repeated(copies);
+      if (after_) after_(ops_.size() - 1);
       return;
     }
   }
@@ -192,9 +193,10 @@ void Program::record(Variant& variant) {
 }
 
 void Program::run_each(Variant& variant) {
-  for (const LabelledOp& labelled : ops_) {
-    device_.set_label(labelled.label);
-    checked_ ? device_.repeat(labelled.op) : device_.run(labelled.op);
+  for (size_t i = 0; i < ops_.size(); ++i) {
+    device_.set_label(ops_[i].label);
+    checked_ ? device_.repeat(ops_[i].op) : device_.run(ops_[i].op);
+    if (after_) after_(i);
   }
   if (!device_.listener()) checked_ = variant.ran = true;  // a listener may have kept operations from running
   device_.set_label("");

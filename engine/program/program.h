@@ -26,6 +26,8 @@ class Program {
   // trained: at most so many targets of each LmHeadLoss are not -1; -1: any number. It is rounded (kernels/lm_head.h),
   // and a device that records keeps a recording for each value; all are of the same memory.
   void run(int64_t trained = -1);
+  // Called after operation i of a run, whose results are then there or queued; after a recording's replay with the last.
+  void set_after(std::function<void(size_t i)> after) { after_ = std::move(after); }
   size_t variants() const { return variants_.size(); }  // values that it has run with
   size_t nodes() const;                                 // of the longest recording; 0 before there is one
   Device& device() const { return device_; }
@@ -61,6 +63,7 @@ class Program {
     StreamFigures figures;
   };
   std::vector<Copies> copies_;
+  std::function<void(size_t)> after_;
   std::vector<size_t> heads_;                         // numbers of its LmHeadLoss
   std::map<std::vector<int64_t>, Variant> variants_;  // by the rows that these compute
 };

@@ -1,6 +1,8 @@
 #include "engine/ranks/gradient_sum.h"
 
 #include <algorithm>
+#include <chrono>
+#include <utility>
 
 #include "kernels/math/bf16.h"
 #include "kernels/view_text.h"
@@ -8,15 +10,14 @@
 namespace qeng {
 namespace {
 
-constexpr int64_t kBucket =
-    4 << 20;  // elements that are sent at once: what lies on the host meanwhile is thrice as much
-
 // Where the part begins, of `elements`, that rank r sums.
 int64_t begin_of(int64_t elements, int r, int ranks) { return elements * r / ranks; }
 
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
 }  // namespace
 
-GradientSum::GradientSum(Ranks& ranks, Device& device, std::vector<TensorPtr> parameters)
+GradientSum::GradientSum(Ranks& ranks, Device& device, std::vector<TensorPtr> parameters, int64_t bucket_elements)
     : ranks_(ranks), device_(device), parameters_(std::move(parameters)) {
   int64_t mine = 0;
   const auto close = [&](Bucket& bucket) {
@@ -30,19 +31,19 @@ GradientSum::GradientSum(Ranks& ranks, Device& device, std::vector<TensorPtr> pa
     if (view.dtype != DType::f32 && view.dtype != DType::bf16)
       fail("dtype", "ranks: the gradient of ", parameter->label, " is ", shape_text(view), ", expected f32 or bf16");
     for (int64_t first = 0; first < view.elements();) {
-      if (buckets_.empty() || buckets_.back().elements == kBucket) {
+      if (buckets_.empty() || buckets_.back().elements == bucket_elements) {
         if (!buckets_.empty()) close(buckets_.back());
         buckets_.emplace_back();
       }
       Bucket& bucket = buckets_.back();
-      const int64_t count = std::min(view.elements() - first, kBucket - bucket.elements);
+      const int64_t count = std::min(view.elements() - first, bucket_elements - bucket.elements);
       bucket.spans.push_back({view, first, count});
       bucket.elements += count, first += count;
     }
   }
   if (buckets_.empty()) fail("value", "ranks: no parameter requires a gradient");
   close(buckets_.back());
-  sum_.resize(static_cast<size_t>(mine));
+  mine_ = mine;
 }
 
 // Calls f(span, its memory, bytes of an element, where it lies in the bucket).
@@ -69,7 +70,6 @@ void GradientSum::read(const Bucket& bucket) {
 
 void GradientSum::write(const Bucket& bucket) {
   each_span(bucket.spans, [&](const Span& span, char* memory, size_t size, int64_t at) {
-    device_.before_write(&span.view);
     const auto count = static_cast<size_t>(span.count);
     if (size == 4) return device_.backend().upload(memory, own_.data() + at, count * size);
     halves_.resize(count);
@@ -78,40 +78,110 @@ void GradientSum::write(const Bucket& bucket) {
   });
 }
 
-void GradientSum::add(int present, bool first, bool last) {
+void GradientSum::exchange(const Bucket& bucket) {
   const int rank = ranks_.rank(), size = ranks_.size();
-  if (present < 1 || present > size) fail("value", "ranks: gradients of ", present, " ranks of ", size);
+  const bool keeps = !(first_ && last_);  // sums of one round to the next
   const auto bytes = [](int64_t elements) { return static_cast<size_t>(elements) * sizeof(float); };
-  for (const Bucket& bucket : buckets_) {
-    const auto part = [&](int r) {
-      return begin_of(bucket.elements, r + 1, size) - begin_of(bucket.elements, r, size);
-    };
-    const int64_t mine = part(rank);
-    std::vector<size_t> parts, send, receive;
-    for (int r = 0; r < size; ++r) {
-      parts.push_back(bytes(part(r)));
-      send.push_back(rank < present ? parts.back() : 0);
-      receive.push_back(r < present ? bytes(mine) : 0);
-    }
-    read(bucket);
-    received_.resize(static_cast<size_t>(mine * present));
-    ranks_.transport().exchange(own_.data(), send, received_.data(), receive);
-    float* sum = sum_.data() + bucket.mine;
-    for (int r = 0; r < present; ++r) {
-      const float* addend = received_.data() + mine * r;
-      if (first && r == 0) {
-        std::copy_n(addend, mine, sum);
-      } else {
-        for (int64_t i = 0; i < mine; ++i) sum[i] += addend[i];
-      }
-    }
-    if (!last) continue;
-    ranks_.transport().gather(sum, own_.data(), parts);
-    write(bucket);
+  const auto part = [&](int r) { return begin_of(bucket.elements, r + 1, size) - begin_of(bucket.elements, r, size); };
+  const int64_t mine = part(rank);
+  std::vector<size_t> parts, send, receive;
+  for (int r = 0; r < size; ++r) {
+    parts.push_back(bytes(part(r)));
+    send.push_back(rank < present_ ? parts.back() : 0);
+    receive.push_back(r < present_ ? bytes(mine) : 0);
   }
-  if (last) return share_reached();
+  read(bucket);
+  received_.resize(static_cast<size_t>(mine * present_));
+  ranks_.transport().exchange(own_.data(), send, received_.data(), receive);
+  sum_.resize(static_cast<size_t>(keeps ? mine_ : mine));
+  float* sum = sum_.data() + (keeps ? bucket.mine : 0);
+  for (int r = 0; r < present_; ++r) {
+    const float* addend = received_.data() + mine * r;
+    if (first_ && r == 0) {
+      std::copy_n(addend, mine, sum);
+    } else {
+      for (int64_t i = 0; i < mine; ++i) sum[i] += addend[i];
+    }
+  }
+  if (!last_) return;
+  ranks_.transport().gather(sum, own_.data(), parts);
+  write(bucket);
+}
+
+// In one order on all ranks, whichever of their gradients are final first.
+void GradientSum::exchange_all() {
+  try {
+    for (size_t done = 0; done < buckets_.size(); ++done) {
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [&] { return ready_ > done; });
+      }
+      const double begin = now();
+      exchange(buckets_[buckets_.size() - 1 - done]);
+      figures_.exchanging += now() - begin;
+    }
+  } catch (...) {
+    failure_ = std::current_exception();
+  }
+}
+
+void GradientSum::ready(size_t count) {
+  {
+    const std::lock_guard lock(mutex_);
+    ready_ = std::max(ready_, count);
+  }
+  changed_.notify_one();
+}
+
+void GradientSum::begin(int present, bool first, bool last) {
+  if (present < 1 || present > ranks_.size())
+    fail("value", "ranks: gradients of ", present, " ranks of ", ranks_.size());
+  if (present_ != 0) fail("value", "ranks: a round begins before the one before has ended");
+  for (const TensorPtr& parameter : parameters_) device_.before_write(&parameter->grad->view);
+  present_ = present, first_ = first, last_ = last, ready_ = 0;
+  if (device_.backend().host_memory()) thread_ = std::thread([this] { exchange_all(); });
+}
+
+void GradientSum::finish() {
+  if (present_ == 0) fail("value", "ranks: no round has begun");
+  const double begin = now();
+  ready(buckets_.size());
+  if (thread_.joinable()) {
+    thread_.join();
+  } else {
+    exchange_all();
+  }
+  figures_.waiting += now() - begin;
+  present_ = 0;
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+  if (last_) return share_reached();
   for (const TensorPtr& parameter : parameters_) device_.run(Fill{parameter->grad->view, 0});
 }
+
+// A round that an error cut short: other ranks wait for its gradients, so that it cannot be ended but by the launcher.
+GradientSum::~GradientSum() {
+  if (thread_.joinable()) thread_.detach();
+}
+
+void GradientSum::watch(Program& program) {
+  const size_t count = buckets_.size();
+  std::vector<size_t> final_at(count, 0);  // the number of the last operation that writes to one of the gradients
+  for (size_t i = 0; i < program.ops().size(); ++i)
+    for_each_view(program.ops()[i].op, [&](const char*, const View& view, Access access) {
+      if (access == Access::read) return;
+      for (size_t b = 0; b < count; ++b)
+        for (const Span& span : buckets_[b].spans)
+          if (overlap(span.view, view)) final_at[b] = i;
+    });
+  for (size_t b = count - 1; b-- > 0;) final_at[b] = std::max(final_at[b], final_at[b + 1]);
+  program.set_after([this, final_at](size_t i) {
+    size_t sent = 0;
+    while (sent < final_at.size() && final_at[final_at.size() - 1 - sent] <= i) ++sent;
+    if (present_ > 0 && sent > ready_) ready(sent);
+  });
+}
+
+GradientSum::Figures GradientSum::figures() { return std::exchange(figures_, {}); }
 
 void GradientSum::share_reached() {
   std::vector<double> reached;

@@ -1,6 +1,7 @@
 // libqeng_mpi.so: a Transport by MPI, for jobs that mpirun or srun start. Built where MPI's headers are (Debian's
 // libopenmpi-dev).
 #include <mpi.h>
+#include <unistd.h>
 
 #include <climits>
 #include <numeric>
@@ -18,24 +19,42 @@ class MpiTransport final : public Transport {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
   }
-  void barrier() override { MPI_Barrier(MPI_COMM_WORLD); }
+  void barrier() override {
+    await([](MPI_Request* request) { MPI_Ibarrier(MPI_COMM_WORLD, request); });
+  }
   void broadcast(void* data, size_t bytes, int root) override {
-    MPI_Bcast(data, count(bytes), MPI_BYTE, root, MPI_COMM_WORLD);
+    const int length = count(bytes);
+    await([=](MPI_Request* request) { MPI_Ibcast(data, length, MPI_BYTE, root, MPI_COMM_WORLD, request); });
   }
   void exchange(const void* pieces, const std::vector<size_t>& send, void* received,
                 const std::vector<size_t>& receive) override {
     const Layout from(send), to(receive);
-    MPI_Alltoallv(pieces, from.counts.data(), from.places.data(), MPI_BYTE, received, to.counts.data(),
-                  to.places.data(), MPI_BYTE, MPI_COMM_WORLD);
+    await([&](MPI_Request* request) {
+      MPI_Ialltoallv(pieces, from.counts.data(), from.places.data(), MPI_BYTE, received, to.counts.data(),
+                     to.places.data(), MPI_BYTE, MPI_COMM_WORLD, request);
+    });
   }
   void gather(const void* piece, void* all, const std::vector<size_t>& bytes) override {
     const Layout to(bytes);
-    MPI_Allgatherv(piece, to.counts[static_cast<size_t>(rank)], MPI_BYTE, all, to.counts.data(), to.places.data(),
-                   MPI_BYTE, MPI_COMM_WORLD);
+    await([&](MPI_Request* request) {
+      MPI_Iallgatherv(piece, to.counts[static_cast<size_t>(rank)], MPI_BYTE, all, to.counts.data(), to.places.data(),
+                      MPI_BYTE, MPI_COMM_WORLD, request);
+    });
   }
   void finish() override { MPI_Finalize(); }
 
  private:
+  // MPI's own waits take a core, which other ranks and this one's threads may need.
+  template <class Begin>
+  static void await(Begin begin) {
+    MPI_Request request;
+    begin(&request);
+    int done = 0;
+    for (int64_t asked = 0; !done; ++asked) {
+      MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+      if (!done && asked > 1000) ::usleep(20);
+    }
+  }
   static int count(size_t bytes) {
     if (bytes > INT_MAX) fail("value", "mpi: ", bytes, " bytes at once, at most ", INT_MAX);
     return static_cast<int>(bytes);

@@ -254,5 +254,22 @@ q.hub.open = open
 q.fs.remove(cache)
 assert(table.concat(fetched, " ") == "config.json" and not fetched.pinned, table.concat(fetched, " "))
 
+-- Ranks: each computes its share of the micro-batches, and with zero keeps its share of the optimizer's state.
+local function shared(ranks, zero)
+  return plan { model = config_of(false), mode = "full", accumulate = 4, ranks = ranks, zero = zero }
+end
+local one, four, zero = shared(1), shared(4, 0), shared(4, 1)
+assert(math.abs(four.total / one.total - 1) < 1e-4 and four.step.tokens == one.step.tokens)
+assert(four.step.flops_bf16 < 0.3 * one.step.flops_bf16)
+assert(not one.step.exchanged and four.step.exchanged == 4 * four.trained * 0.75 * 2)
+assert(zero.step.exchanged == four.step.exchanged + 2 * zero.trained * 0.75)  -- bf16
+local held = zero.accounts.optimizer / one.accounts.optimizer
+assert(held >= 0.25 and held < 0.45, held)  -- a matrix is one rank's whole
+assert(zero.accounts.gradients == one.accounts.gradients)
+fails("value", "4 ranks share the micro-batches of a step, which are 2", plan, { model = config_of(false),
+  accumulate = 2, ranks = 4 })
+fails("unsupported", "2 ranks train in mode lora or full, not inference", plan, { model = config_of(false),
+  accumulate = 2, ranks = 2, mode = "inference" })
+
 fails("format", "hidden_size is missing", plan, { model = { architectures = { "Qwen2ForCausalLM" } } })
 print "plan: passed"

@@ -28,6 +28,7 @@ local progress = require "qeng.console.progress"
 local paged = require "qeng.infer.paged"
 local part_names = require "qeng.model.names"
 local q = require "qeng.core"
+local ranks = require "qeng.train.ranks"
 local shapes = require "qeng.plan.shapes"
 local stream = require "qeng.model.stream"
 local train = require "qeng.train"
@@ -179,7 +180,8 @@ local function train_steps(model, opt)
   local marks = {}
   local ok, err = pcall(train, {
     model = model, data = full_rows(), out = name .. ".plan", steps = 3, row_tokens = opt.row_tokens, rows = opt.rows,
-    accumulate = opt.accumulate, moment_bits = opt.moment_bits, eval_share = opt.eval and 0.5 or 0,
+    accumulate = opt.accumulate, moment_bits = opt.moment_bits, zero = opt.zero,
+    ranks = opt.ranks > 1 and ranks.imagined(opt.ranks) or ranks.alone, eval_share = opt.eval and 0.5 or 0,
     checkpoints = false,
     on_step = function() marks[#marks + 1] = q.rehearsal.cost() end,
   })
@@ -353,6 +355,9 @@ options.set("plan", {
   { "row_tokens", 512, "tokens of a packed row", min = 2, max = most_tokens },
   { "rows", 1, "rows of a micro-batch", min = 1, max = most_tokens },
   { "accumulate", 1, "micro-batches of a step", min = 1, max = most_accumulated },
+  { "ranks", 1, "training: processes (mpirun) that share the micro-batches; what is planned is the first of them",
+    min = 1, max = most_accumulated },
+  { "zero", 0, "with ranks, 1: each keeps the optimizer's state of a part of the parameters", choices = { 0, 1 } },
   { "moment_bits", 32, "bits of AdamW's moments", choices = { 32, 8 } },
   { "gradients", "f32", "full: what weights of linear layers gather", choices = { "f32", "bf16" } },
   { "levels", 7, "one-bit training: levels of a counter", choices = { 1, 3, 7, 15, 255 } },
@@ -398,6 +403,13 @@ local function checked(given)
   if opt.rows * opt.row_tokens > most_tokens then
     q.error("value", ("plan: rows x row_tokens is %.0f tokens, expected %d at most"):format(opt.rows * opt.row_tokens,
       most_tokens))
+  end
+  if opt.ranks > 1 and (opt.mode == "inference" or opt.mode == "onebit") then
+    q.error("unsupported", ("plan: %d ranks train in mode lora or full, not %s"):format(opt.ranks, opt.mode))
+  end
+  if opt.ranks > opt.accumulate then
+    q.error("value", ("plan: %d ranks share the micro-batches of a step, which are %d: accumulate = %d, or a multiple")
+      :format(opt.ranks, opt.accumulate, opt.ranks))
   end
   if (opt.bandwidth ~= nil) ~= (opt.flops ~= nil) then
     q.error("value", "plan: bandwidth and flops go together: they stand in for a device that is not here")
@@ -454,6 +466,14 @@ local function of_one_memory(machine, bandwidth, name)
   end
 end
 
+-- What a rank sends to others in a step: of each round's gradients, in f32, what they sum, then what it has summed
+-- itself, and with zero its part of the parameters.
+local function exchanged(plan, opt)
+  local rounds, others = math.ceil(opt.accumulate / opt.ranks), (opt.ranks - 1) / opt.ranks
+  local gradients = 4 * plan.trained * others * (rounds + 1)
+  return gradients + (opt.zero == 1 and (plan.dtype == "f32" and 4 or 2) * plan.trained * others or 0)
+end
+
 return function(given)
   if type(given) ~= "table" then q.error("value", "plan: expected a table of options, as q.plan { model = \"7b\" }") end
   local opt = checked(given)
@@ -485,8 +505,10 @@ return function(given)
     plan.devices[i] = { name = device.name, description = device.description, memory = device.memory,
       placed = (place(plan, device.memory - (device.one_memory and plan.process or 0), nil, device.one_memory)) }
   end
-  local passes = opt.mode == "inference" and 1 or 2 * opt.accumulate  -- backward wants each layer once more
-  plan.step.moved = plan.placed.streamed * passes + plan.placed.written * opt.accumulate
+  local computed = math.ceil(opt.accumulate / opt.ranks)  -- micro-batches of a rank
+  local passes = opt.mode == "inference" and 1 or 2 * computed  -- backward wants each layer once more
+  plan.step.moved = plan.placed.streamed * passes + plan.placed.written * computed
+  plan.step.exchanged = opt.ranks > 1 and exchanged(plan, opt) or nil
   plan.link = opt.link or machine and machine.link
   plan.step.transfer = plan.link and plan.step.moved / plan.link or nil
   plan.step.tokens = opt.mode == "inference" and opt.batch or opt.rows * opt.row_tokens * opt.accumulate

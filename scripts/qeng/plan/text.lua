@@ -120,6 +120,10 @@ local function step_line(plan)
     local at_best = math.max(step.seconds, step.transfer or 0)
     line = line .. ("; at the limits %s, %.4g tokens/s"):format(seconds(at_best), step.tokens / at_best)
   end
+  if step.exchanged then
+    line = line .. ("\nso much on each of %d ranks, side by side; each sends %s a step, whose time is not counted")
+      :format(plan.given.ranks, bytes(step.exchanged))
+  end
   if step.moved > 0 then
     line = line .. ("\n%s streamed a step"):format(bytes(step.moved))
     line = line .. (step.transfer and (": %s at %s/s, %.0f %% of it hidden at best"):format(

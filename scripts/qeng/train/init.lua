@@ -11,6 +11,7 @@
 --   scale_rate    its row scales' share of lr (0.3)
 --   optim         the name of an optimizer of q.optim ("adamw")
 --   zero          1: each rank of a job keeps the optimizer's state of its part of the parameters, 0: of all
+--   ranks         of train/ranks.lua, instead of those of the job
 --   moment_bits   of AdamW's moments: 32, or 8 (q.adamw_state)
 --   on_batch      function(micro_batch, number): may change the loaded tensors of a micro-batch, and may say in its
 --                 field `trained` how many targets are not -1
@@ -66,8 +67,9 @@ return function(given)
     run:observe()
     optimizer:step { clip = opt.clip, groups = passes:groups() }
     if owners then run.ranks:share(run.parameters, owners) end
+    local exchange_ms, exchange_wait_ms = passes:exchanged()
     run:log { loss = passes:loss(), by_source = passes:by_source(), router_aux_loss = passes:balance(),
-      mtp_loss = passes:drafted() }
+      mtp_loss = passes:drafted(), exchange_ms = exchange_ms, exchange_wait_ms = exchange_wait_ms }
   end
   local result = run:finish()
   run.ranks:part()

@@ -86,6 +86,7 @@ local function add(self, i, micro_batch, dst)
   if not program then
     program = pass.capture(run.model, micro_batch, { row_tokens = opt.row_tokens, frozen = frozen, nll = run.several })
     self.programs[dst] = program
+    if self.gradients then self.gradients:watch(program.program) end
   end
   program:run(micro_batch.trained)
   take(program.loss, program.nll, program.balance, program.drafts)
@@ -105,20 +106,30 @@ function Pass:compute(batch)
   local round = 0
   for micro_batch, info, i in batch:parts() do
     round = round + 1
-    add(self, i, micro_batch, info.dst)
-    if self.gradients then self:gather(round) end
+    self:round(round, add, self, i, micro_batch, info.dst)
   end
-  if self.gradients and round < self:rounds() then self:gather(round + 1) end
+  if round < self:rounds() then self:round(round + 1, function() end) end
 end
 
 -- In each round of a step every rank computes a micro-batch; in the last some may have none.
 function Pass:rounds() return math.ceil(self.run.opt.accumulate / self.run.ranks.size) end
 
--- Adds a round's gradients, of all ranks, in the order of micro-batches.
-function Pass:gather(round)
+-- compute(...), whose gradients are added to those of the other ranks in the order of micro-batches.
+function Pass:round(round, compute, ...)
+  if not self.gradients then return compute(...) end
   local size = self.run.ranks.size
   local present = math.min(size, self.run.opt.accumulate - (round - 1) * size)
-  self.gradients:add(present, round == 1, round == self:rounds())
+  self.gradients:begin(present, round == 1, round == self:rounds())
+  compute(...)
+  self.gradients:finish()
+end
+
+-- Milliseconds of exchanging gradients since the last call, and those of them in which nothing was computed; nil
+-- without ranks.
+function Pass:exchanged()
+  if not self.gradients then return nil end
+  local figures = self.gradients:figures()
+  return figures.exchanging * 1000, figures.waiting * 1000
 end
 
 -- The optimizer's groups that the step's trained tokens are addressed to; nil means all.

@@ -23,7 +23,7 @@ local may_change = set [[
 -- Fields of q.train that are no settings. Below: options that may differ each time.
 local no_setting = set [[
   model data out bits optimizer settings title curves weights on_step on_batch on_begin on_eval eval_data save_best
-  resume overwrite checkpoints
+  resume overwrite checkpoints ranks
 ]]
 local of_each_time = set "out resume overwrite"
 

@@ -76,7 +76,7 @@ function M.new(given, more)
   end })
   local self = setmetatable({ given = given, defaults = known, opt = opt, model = opt.model, out = opt.out,
     optimizer = opt.optimizer, bits = opt.bits, speak = progress.new(), turn = 0, bad = 0, skipped = 0,
-    ranks = ranks.join() }, Run)
+    ranks = opt.ranks or ranks.join() }, Run)
   check_ranks(self, more == nil)
   self.place = opt.checkpoints ~= false
     and run_folder.open(opt.out, { resume = opt.resume, overwrite = opt.overwrite, own = true })

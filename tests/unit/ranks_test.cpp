@@ -1,0 +1,182 @@
+// Sums of gradients over ranks, which are threads here: the order of micro-batches alone decides the bits.
+#include <barrier>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "engine/ranks/gradient_sum.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/math/bf16.h"
+#include "tests/catch.h"
+
+namespace qeng {
+namespace {
+
+// What threads exchange lies where all of them see it.
+struct Board {
+  explicit Board(int n) : size(n), meet(n), sent(static_cast<size_t>(n)) {}
+  const int size;
+  std::barrier<> meet;
+  std::vector<const char*> sent;
+  std::vector<std::vector<size_t>> parts = std::vector<std::vector<size_t>>(sent.size());
+};
+
+class Thread final : public Transport {
+ public:
+  Thread(Board& b, int r) : board_(b) { rank = r, size = b.size; }
+  void barrier() override { board_.meet.arrive_and_wait(); }
+  void broadcast(void* data, size_t bytes, int root) override {
+    show(data, {});
+    if (rank != root) std::memcpy(data, board_.sent[static_cast<size_t>(root)], bytes);
+    barrier();
+  }
+  void exchange(const void* pieces, const std::vector<size_t>& send, void* received,
+                const std::vector<size_t>& receive) override {
+    show(pieces, send);
+    char* to = static_cast<char*>(received);
+    for (size_t r = 0; r < receive.size(); ++r) {
+      const std::vector<size_t>& parts = board_.parts[r];
+      if (parts[static_cast<size_t>(rank)] != receive[r]) std::abort();
+      size_t at = 0;
+      for (int i = 0; i < rank; ++i) at += parts[static_cast<size_t>(i)];
+      if (receive[r]) std::memcpy(to, board_.sent[r] + at, receive[r]);
+      to += receive[r];
+    }
+    barrier();
+  }
+  void gather(const void* piece, void* all, const std::vector<size_t>& bytes) override {
+    const std::vector<char> own(static_cast<const char*>(piece),
+                                static_cast<const char*>(piece) + bytes[static_cast<size_t>(rank)]);
+    show(own.data(), {});
+    char* to = static_cast<char*>(all);
+    for (size_t r = 0; r < bytes.size(); ++r) {
+      if (bytes[r]) std::memcpy(to, board_.sent[r], bytes[r]);
+      to += bytes[r];
+    }
+    barrier();
+  }
+  void finish() override {}
+
+ private:
+  void show(const void* data, const std::vector<size_t>& parts) {
+    board_.sent[static_cast<size_t>(rank)] = static_cast<const char*>(data);
+    board_.parts[static_cast<size_t>(rank)] = parts;
+    barrier();
+  }
+  Board& board_;
+};
+
+constexpr int64_t kSizes[] = {1, 77, 5000, 4096, 3}, kSent = 1000;  // at once: the third is more
+constexpr int kBf16 = 3;                                            // which of them gathers its gradient in bf16
+
+// A gradient of micro-batch m, drawn from its number.
+std::vector<float> drawn(size_t parameter, int m) {
+  std::mt19937 engine(static_cast<unsigned>(m * 100 + static_cast<int>(parameter)));
+  std::vector<float> values(static_cast<size_t>(kSizes[parameter]));
+  for (float& value : values) {
+    value = std::ldexp(static_cast<float>(engine()), static_cast<int>(engine() % 20) - 40);
+    if (parameter == kBf16) value = to_f32(to_bf16(value));
+  }
+  return values;
+}
+
+std::vector<TensorPtr> parameters_of(Device& device) {
+  std::vector<TensorPtr> parameters;
+  for (int64_t size : kSizes) {
+    parameters.push_back(make_zeros(device, {1, size}, parameters.size() == kBf16 ? DType::bf16 : DType::f32));
+    set_requires_grad(parameters.back(), true, parameters.size() - 1 == kBf16 ? DType::bf16 : DType::f32);
+  }
+  return parameters;
+}
+
+void add_gradients(const std::vector<TensorPtr>& parameters, int m) {
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const std::vector<float> own = drawn(i, m);
+    std::vector<double> values = to_host(*parameters[i]->grad);
+    for (size_t k = 0; k < own.size(); ++k) values[k] = static_cast<double>(static_cast<float>(values[k]) + own[k]);
+    from_host(*parameters[i]->grad, values.data(), values.size());
+    if (i != 1 || m == 2) parameters[i]->reached = true;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("ranks sum gradients in the order of micro-batches, however many they are") {
+  constexpr int kBatches = 5;
+  std::vector<std::vector<float>> expected;
+  for (size_t i = 0; i < std::size(kSizes); ++i) {
+    expected.push_back(drawn(i, 0));
+    for (int m = 1; m < kBatches; ++m) {
+      const std::vector<float> next = drawn(i, m);
+      for (size_t k = 0; k < next.size(); ++k) expected[i][k] += next[k];
+    }
+    if (i == kBf16)
+      for (float& value : expected[i]) value = to_f32(to_bf16(value));
+  }
+  for (int size : {1, 2, 3, 5}) {
+    Board board(size);
+    std::vector<std::vector<std::vector<float>>> found(static_cast<size_t>(size));
+    std::vector<int> reached(static_cast<size_t>(size));
+    std::vector<std::thread> threads;
+    for (int r = 0; r < size; ++r)
+      threads.emplace_back([&, r] {
+        Device device(make_cpu_backend(1));
+        Ranks ranks(std::make_unique<Thread>(board, r));
+        const std::vector<TensorPtr> parameters = parameters_of(device);
+        GradientSum sum(ranks, device, parameters, kSent);
+        const int rounds = (kBatches + size - 1) / size;
+        for (int step = 0; step < 2; ++step) {  // the second begins anew
+          for (const TensorPtr& parameter : parameters) device.run(Fill{parameter->grad->view, 0});
+          for (int round = 0; round < rounds; ++round) {
+            const int m = round * size + r;
+            sum.begin(std::min(size, kBatches - round * size), round == 0, round + 1 == rounds);
+            if (m < kBatches) add_gradients(parameters, m);
+            sum.finish();
+          }
+        }
+        for (const TensorPtr& parameter : parameters)
+          found[static_cast<size_t>(r)].push_back(to_host_f32(*parameter->grad));
+        for (const TensorPtr& parameter : parameters) reached[static_cast<size_t>(r)] += parameter->reached;
+
+        // Then each parameter as its owner has it.
+        const double mine = r;
+        std::vector<int> owners;
+        for (size_t i = 0; i < parameters.size(); ++i) {
+          const std::vector<double> values(static_cast<size_t>(kSizes[i]), mine);
+          from_host(*parameters[i], values.data(), values.size());
+          owners.push_back(static_cast<int>(i) % size);
+        }
+        share_tensors(ranks, parameters, owners);
+        for (size_t i = 0; i < parameters.size(); ++i)
+          if (to_host(*parameters[i]) != std::vector<double>(static_cast<size_t>(kSizes[i]), owners[i]))
+            reached[static_cast<size_t>(r)] = -1;
+      });
+    for (std::thread& thread : threads) thread.join();
+    for (int r = 0; r < size; ++r) {
+      CAPTURE(size, r);
+      CHECK(reached[static_cast<size_t>(r)] == static_cast<int>(std::size(kSizes)));
+      for (size_t i = 0; i < std::size(kSizes); ++i) CHECK(found[static_cast<size_t>(r)][i] == expected[i]);
+    }
+  }
+}
+
+TEST_CASE("ranks tell a text and sum numbers in their order") {
+  Board board(3);
+  std::vector<std::string> told(3);
+  std::vector<std::vector<double>> sums(3);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 3; ++r)
+    threads.emplace_back([&, r] {
+      Ranks ranks(std::make_unique<Thread>(board, r));
+      told[static_cast<size_t>(r)] = ranks.tell(r == 0 ? "the path" : "");
+      sums[static_cast<size_t>(r)] = ranks.sum({r == 0 ? 1e30 : r == 1 ? -1e30 : 1.0, static_cast<double>(r)});
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (size_t r = 0; r < 3; ++r) {
+    CHECK(told[r] == "the path");
+    CHECK(sums[r] == std::vector<double>{1.0, 3.0});
+  }
+}
+
+}  // namespace qeng
