@@ -15,7 +15,7 @@ export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_btl_vader_single_copy_me
 fail() { echo "FAILED $*"; failures=$((failures + 1)); }
 run() {  # RANKS OUT [options]
   mpirun -n "$1" "$QENG" recipes/lora_qwen.lua --model recipes/tiny --data "$work/data.jsonl" --mode "${MODE:-lora}" --zero "${ZERO:-0}" --accumulate 4 \
-    --rows 1 --row-tokens 128 --steps "${STEPS:-600}" --eval-share 0.1 --eval-every 150 --save-every 10 --lr 1e-4 --threads 1 --out "$work/$2" "${@:3}" </dev/null >"$work/log" 2>&1
+    --rows 1 --row-tokens 128 --steps "${STEPS:-2500}" --eval-share 0.1 --eval-every 150 --save-every 10 --lr 1e-4 --threads 1 --out "$work/$2" "${@:3}" </dev/null >"$work/log" 2>&1
 }
 bits() { cat "$work/$1"/*/*.safetensors <(grep -o '"loss":[^,}]*' "$work/$1/metrics.jsonl") | sha256sum; }
 
@@ -26,7 +26,7 @@ took=$((($(date +%s%N) - begin) / 1000000))
 echo "a run on one rank takes $took ms"
 resume=()
 while ((landed < kills && failures < 5)); do
-  ranks=$((RANDOM % 3 + 2)) victim=$((RANDOM % ranks)) wait_ms=$((RANDOM * took / 32768 / 4 + 1200))
+  ranks=$((RANDOM % 3 + 2)) victim=$((RANDOM % ranks)) wait_ms=$((RANDOM * took / 32768 / 8 + 1200))
   run "$ranks" k "${resume[@]}" &
   job=$!
   sleep "$(printf '%d.%03d' $((wait_ms / 1000)) $((wait_ms % 1000)))"
@@ -42,7 +42,7 @@ while ((landed < kills && failures < 5)); do
   took_to_end=$((($(date +%s%N) - killed) / 1000000))
   ((took_to_end < 10000)) || fail "the job took $took_to_end ms to end"
   landed=$((landed + 1)) resume=(--resume)
-  echo "kill $landed: rank of $ranks, after $wait_ms ms; the job ended $took_to_end ms later, at $(find "$work/k/checkpoints" -maxdepth 1 -name 'step-*' 2>/dev/null | sort | tail -1 | grep -o '[0-9]*$')"
+  echo "kill $landed: rank of $ranks, after $wait_ms ms; the job ended $took_to_end ms later, at $(find "$work/k/checkpoints" -maxdepth 1 -name "step-??????" 2>/dev/null | sort | tail -1 | grep -o '[0-9]*$')"
 done
 run 3 k "${resume[@]}" || fail "the last run: $(cat "$work/log")"
 [[ $(bits k) == "$(bits a)" ]] || fail "the run that was killed $landed times differs from the other"
