@@ -90,14 +90,22 @@ std::vector<TensorPtr> parameters_of(Device& device) {
   return parameters;
 }
 
-void add_gradients(const std::vector<TensorPtr>& parameters, int m) {
-  for (size_t i = 0; i < parameters.size(); ++i) {
+// A pass whose gradients are these tensors, those of the last parameters first.
+std::unique_ptr<Program> pass_of(Device& device, const std::vector<TensorPtr>& gradients,
+                                 const std::vector<TensorPtr>& parameters) {
+  return Program::capture(device, [&] {
+    for (size_t i = parameters.size(); i-- > 0;) device.run(Cast{gradients[i]->view, parameters[i]->grad->view});
+  });
+}
+
+void compute(Program& pass, const std::vector<TensorPtr>& gradients, const std::vector<TensorPtr>& parameters, int m) {
+  for (size_t i = 0; i < gradients.size(); ++i) {
     const std::vector<float> own = drawn(i, m);
-    std::vector<double> values = to_host(*parameters[i]->grad);
-    for (size_t k = 0; k < own.size(); ++k) values[k] = static_cast<double>(static_cast<float>(values[k]) + own[k]);
-    from_host(*parameters[i]->grad, values.data(), values.size());
+    const std::vector<double> values(own.begin(), own.end());
+    from_host(*gradients[i], values.data(), values.size());
     if (i != 1 || m == 2) parameters[i]->reached = true;
   }
+  pass.run();
 }
 
 }  // namespace
@@ -124,14 +132,18 @@ TEST_CASE("ranks sum gradients in the order of micro-batches, however many they 
         Device device(make_cpu_backend(1));
         Ranks ranks(std::make_unique<Thread>(board, r));
         const std::vector<TensorPtr> parameters = parameters_of(device);
+        std::vector<TensorPtr> gradients;
+        for (int64_t elements : kSizes) gradients.push_back(make_zeros(device, {1, elements}, DType::f32));
+        const std::unique_ptr<Program> pass = pass_of(device, gradients, parameters);
         GradientSum sum(ranks, device, parameters, kSent);
         const int rounds = (kBatches + size - 1) / size;
-        for (int step = 0; step < 2; ++step) {  // the second begins anew
+        for (int step = 0; step < 2; ++step) {  // the second begins anew, and sends while it computes
+          if (step == 1) sum.watch(*pass);
           for (const TensorPtr& parameter : parameters) device.run(Fill{parameter->grad->view, 0});
           for (int round = 0; round < rounds; ++round) {
             const int m = round * size + r;
             sum.begin(std::min(size, kBatches - round * size), round == 0, round + 1 == rounds);
-            if (m < kBatches) add_gradients(parameters, m);
+            if (m < kBatches) compute(*pass, gradients, parameters, m);
             sum.finish();
           }
         }
