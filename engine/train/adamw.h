@@ -44,8 +44,8 @@ class AdamWState {
   void set_steps(const std::vector<int64_t>& steps);            // Error("value") for another number of groups
   // Smaller ones (norms, biases) keep f32 moments: they are few, and their elements differ most.
   static constexpr int64_t kLeastCoded = 4096;
-  // What a checkpoint holds of parameter i, nothing where it is another rank's: moments "m" and "v", "scales" where these are in 8 bits, and "master" for a
-  // bf16 parameter.
+  // What a checkpoint holds of parameter i, nothing where it is another rank's: moments "m" and "v", "scales" where these
+  // are in 8 bits, and "master" for a bf16 parameter.
   struct Part {
     std::string name;
     TensorPtr tensor;
