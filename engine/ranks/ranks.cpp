@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 
@@ -13,8 +14,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// How many processes a launcher says that it has started; 0: there is none. srun says so where it has MPI's plug-in alone:
-// a job of Slurm's without it may be one process of an own kind each.
+// How many processes a launcher says that it has started; 0: there is none. Slurm's count means so where srun started MPI
+// (PMIX_RANK): without it, its tasks may be unrelated programs.
 int launched() {
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"})
     if (const char* text = std::getenv(name)) return std::max(1, std::atoi(text));
@@ -61,7 +62,7 @@ Ranks* Ranks::of_job() {
   if (!transport) fail("unsupported", "this is one of ", count, " processes of a job, and this qeng has no MPI: ", why);
   if (transport->size != count)
     fail("unsupported", "the launcher says ", count, " processes, and MPI ", transport->size,
-         ": they are of different kinds of MPI; start it with that of ", "libqeng_mpi.so");
+         ": they are of different kinds of MPI; start it with the mpirun of the one that qeng was built with");
   job = std::make_unique<Ranks>(std::move(transport));
   return job.get();
 }

@@ -87,6 +87,25 @@ grep -q "resuming at step 250 of 300" "$dir/log" || fail "it did not go on: $(ca
 final() { came_to "$1" | grep -v -e '^250 ' -e checkpoints; }
 [[ $(final "$dir/killed") == "$(final "$dir/whole")" ]] || fail "killed and resumed: $(diff <(final "$dir/killed") <(final "$dir/whole") | head -5)"
 
+# A rank that is told to end stops all of them, with a checkpoint.
+run=("${common[@]}" --out "$dir/told" --eval-every 7)
+on 3 "${run[@]}" >"$dir/log" 2>&1 &
+job=$!
+for ((i = 0; i < 600; ++i)); do
+  [[ ! -e $dir/told/checkpoints/step-000020 ]] || break
+  sleep 0.05
+done
+for process in $(pgrep -f -- "--out $dir/told"); do
+  if grep -qzx OMPI_COMM_WORLD_RANK=1 "/proc/$process/environ"; then kill -TERM "$process"; fi
+done
+wait $job && fail "a job that was told to end ended well"
+grep -q "stopped after step .*go on with --resume" "$dir/log" || fail "told to end: $(cat "$dir/log")"
+stood=$(grep -o 'stopped after step [0-9]*' "$dir/log" | grep -o '[0-9]*$')
+[[ -e $(printf '%s/told/checkpoints/step-%06d' "$dir" "$stood") ]] || fail "no checkpoint of step $stood: $(ls "$dir/told/checkpoints")"
+on 2 "${run[@]}" --resume >"$dir/log" 2>&1 || fail "resumed after it was told to end: $(cat "$dir/log")"
+[[ $(grep -o '"loss":[^,}]*' "$dir/told/metrics.jsonl") == "$(grep -o '"loss":[^,}]*' "$dir/whole/metrics.jsonl")" ]] || fail "told to end and resumed: other losses"
+[[ $(grep -c eval_loss "$dir/told/metrics.jsonl") == 43 ]] || fail "an evaluation was lost: $(grep -c eval_loss "$dir/told/metrics.jsonl") of 43"
+
 # An error of one rank, and of all.
 says() {  # STATUS PATTERN RANKS COMMAND...
   local status=$1 pattern=$2 got=0 output

@@ -119,7 +119,7 @@ function held_out.evaluate(run, row)
   row.eval_loss, row.eval_by_source = held_out.loss(run.model, opt.data, opt, run.several, run.feed.micro_batch,
     run.ranks)
   local loss = held_out.finite(row.eval_loss)
-  if row.eval_loss or not q.host.interrupted() then state.row, state.last_eval = nil, loss end
+  if row.eval_loss or not run.ranks:any(q.host.interrupted()) then state.row, state.last_eval = nil, loss end
   if held_out.judge(state, loss, opt.patience) and opt.save_best and run.ranks.first then opt.save_best(state) end
   if state.stopped and state.step < run.total then
     run.speak:say(("step %d: no lower held-out loss in %d evaluations; training ends"):format(state.step, opt.patience))
