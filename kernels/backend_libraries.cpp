@@ -3,18 +3,15 @@
 // library is looked for beside the executable and in its ../lib, or is the file that $QENG_CUDA_LIBRARY names, or
 // $QENG_OPENCL_LIBRARY.
 #include <dlfcn.h>
-#include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
 
 #include "kernels/backend_library.h"
+#include "kernels/shared_library.h"
 
 namespace qeng {
 
 namespace {
-
-namespace fs = std::filesystem;
 
 struct Known {
   const char *title, *file, *variable;
@@ -32,12 +29,8 @@ struct Library {
 };
 
 std::string find_library(const Known& known) {
-  if (const char* named = std::getenv(known.variable)) return named;
-  std::error_code ignored;
-  const fs::path folder = fs::read_symlink("/proc/self/exe", ignored).parent_path();
-  for (const fs::path& path : {folder / known.file, folder / "../lib" / known.file})
-    if (fs::exists(path, ignored)) return path;
-  return "";
+  const char* const named = std::getenv(known.variable);
+  return named ? named : own_library(known.file);
 }
 
 Library open_library(const Known& known) {

@@ -1,18 +1,15 @@
 #include "engine/ranks/ranks.h"
 
 #include <dlfcn.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 
 #include "kernels/error.h"
+#include "kernels/shared_library.h"
 
 namespace qeng {
 namespace {
-
-namespace fs = std::filesystem;
 
 // How many processes a launcher says that it has started; 0: there is none. Slurm's count means so where srun started MPI
 // (PMIX_RANK): without it, its tasks may be unrelated programs.
@@ -25,11 +22,7 @@ int launched() {
 }
 
 std::unique_ptr<Transport> open_transport(std::string* why) {
-  std::error_code ignored;
-  fs::path path;
-  const fs::path folder = fs::read_symlink("/proc/self/exe", ignored).parent_path();
-  for (const fs::path& each : {folder / "libqeng_mpi.so", folder / "../lib/libqeng_mpi.so"})
-    if (path.empty() && fs::exists(each, ignored)) path = each;
+  const std::string path = own_library("libqeng_mpi.so");
   if (path.empty()) {
     *why = "libqeng_mpi.so is not beside it: build where MPI's headers are, Debian's libopenmpi-dev";
     return nullptr;
@@ -42,7 +35,7 @@ std::unique_ptr<Transport> open_transport(std::string* why) {
   }
   const auto entry = reinterpret_cast<TransportEntry>(dlsym(handle, kTransportEntry));
   if (!entry) {
-    *why = path.string() + " is none of qeng's";
+    *why = path + " is none of qeng's";
     return nullptr;
   }
   return std::unique_ptr<Transport>(entry(why));
