@@ -27,6 +27,7 @@ local plan_text = require "qeng.plan.text"
 local progress = require "qeng.console.progress"
 local paged = require "qeng.infer.paged"
 local part_names = require "qeng.model.names"
+local place = require "qeng.plan.place"
 local q = require "qeng.core"
 local ranks = require "qeng.train.ranks"
 local shapes = require "qeng.plan.shapes"
@@ -48,14 +49,14 @@ end
 
 -- Returns a function that builds the model (in a rehearsal), its name, and where its tokenizer may be.
 local function source_of(opt)
-  local values, name, place = opt.model, "this config", nil
+  local values, name, found_in = opt.model, "this config", nil
   if type(values) == "string" then
     name = values
     local path, whole = find(values)
     local kind = q.fs.kind(path)
     local stored = kind == "file" and not path:find "%.json$"
     if kind == "dir" then
-      place = path
+      found_in = path
       for _, entry in ipairs(whole and q.fs.list(path) or {}) do
         stored = stored or entry:find "%.safetensors$" ~= nil
       end
@@ -102,7 +103,7 @@ local function source_of(opt)
         return q.empty(shape, as, "weights")
       end,
     })
-  end, name, place
+  end, name, found_in
 end
 
 -- The bytes of the weights by unit: embed, each layer, head. A streamed unit moves as a whole. Weights that are trained
@@ -284,59 +285,6 @@ local function rehearse(make, opt, limits)
   progress.silent = silent
   if not ok then error(result, 0) end
   return result
-end
-
--- ---------------------------------------------------------------- where the weights lie
-
--- Places the weights where the device may hold `budget` (nil: all of them): bytes of the device, of the host and of the
--- file. Nil where the budget does not do; the second result then says what would (least, least_host).
---
--- Streamed units pass through buffers as large as the largest: one in use and those on their way, two on a GPU
--- (BufferedStream::kDepth). The largest units stay, as many as fit; `keep` is their bytes, which --stream-keep has to
--- be on a GPU. There the streamed units lie in pinned memory of the host as far as host_budget goes, and the rest is
--- read from the file through a buffer. Only a model whose bits learn needs pinned memory for all. one_memory: the
--- device reads the host's, as the CPU does, and all from the file. written: bytes that a pass copies back.
-local function place(found, budget, host_budget, one_memory)
-  local units, total, streamable = {}, 0, 0
-  for _, bytes in pairs(found.accounts) do total = total + bytes end
-  for number, unit in ipairs(found.units) do
-    if one_memory or not unit.shared then
-      units[#units + 1] = { bytes = unit.bytes, held = unit.held, learned = unit.learned, number = number }
-      streamable = streamable + unit.bytes
-    end
-  end
-  table.sort(units, function(a, b)
-    if a.bytes ~= b.bytes then return a.bytes > b.bytes end
-    return a.number < b.number
-  end)
-  local buffers, largest, rest = one_memory and 2 or 3, units[1] and units[1].bytes or 0, total - streamable
-  local placed = { total = total, least = math.min(total, rest + math.min(buffers, #units) * largest), least_host = 0,
-    resident = #found.units,
-    device = total, host = 0, file = 0, streamed = 0, written = 0, keep = streamable }
-  if not budget or total <= budget then return placed end
-  if placed.least > budget then return nil, placed end
-  local kept, buffer, moving, held = 0, 0, 0, 0
-  for i, unit in ipairs(units) do  -- one that stays leaves room for the buffers that the next needs
-    local next = units[i + 1] and units[i + 1].bytes or 0
-    if rest + kept + unit.bytes + buffers * math.max(buffer, next) <= budget then
-      kept = kept + unit.bytes
-    else
-      buffer, moving, held = math.max(buffer, unit.bytes), moving + 1, held + unit.held
-      placed.written = placed.written + unit.learned
-    end
-  end
-  placed.resident, placed.keep, placed.streamed = #found.units - moving, kept, streamable - kept
-  placed.device = rest + kept + math.min(buffers, moving) * buffer
-  if one_memory then
-    placed.file, placed.written = placed.streamed, 0
-    return placed
-  end
-  placed.host = placed.streamed
-  placed.least_host = found.learns and placed.streamed or math.min(placed.streamed, buffer + held)
-  host_budget = host_budget or math.huge
-  if placed.least_host > host_budget then return nil, placed end
-  if placed.host > host_budget then placed.host, placed.file = host_budget, placed.streamed - (host_budget - buffer) end
-  return placed
 end
 
 -- ---------------------------------------------------------------- q.plan
