@@ -185,6 +185,28 @@ TEST_CASE("lua: references that a coroutine made, the first of all, may outlive 
   kept = nullptr;
 }
 
+TEST_CASE("lua: pairs and next read a table as ever, and are not compiled where LuaJIT compiles them wrongly") {
+  LuaState state;
+  lua_State* L = state;
+  REQUIRE(luaL_dostring(L, R"(
+    local t, sum, keys = { 1, 2, x = 3, y = 4 }, 0, 0
+    for _ = 1, 200 do
+      for k, v in pairs(t) do sum, keys = sum + v, keys + 1 end
+    end
+    local first = next({ 7 })
+    local _, said = pcall(function() for _ in pairs(nil) do end end)
+    local wrong = jit.arch == "x64" and jit.version:find("2.1.0-beta3", 1, true)
+    local compiled = require("jit.util").funcinfo(pairs({})).ffid ~= nil
+    return sum, keys, first, said, not (wrong and compiled)
+  )") == 0);
+  CHECK(lua_tonumber(L, -5) == 2000);
+  CHECK(lua_tonumber(L, -4) == 800);
+  CHECK(lua_tonumber(L, -3) == 1);
+  CHECK(std::string(lua_tostring(L, -2)).find("bad argument #1 to 'pairs' (table expected, got nil)") !=
+        std::string::npos);
+  CHECK(lua_toboolean(L, -1));
+}
+
 TEST_CASE("lua: near names are found, far ones are not") {
   REQUIRE(lua::did_you_mean("rnak", {"alpha", "rank"}) == "; did you mean 'rank'?");
   REQUIRE(lua::did_you_mean("zzz", {"alpha", "rank"}).empty());
