@@ -26,8 +26,8 @@ local q = {}
 ---@param opt {device?: string, threads?: integer, isa?: string, budget?: integer}
 function q.device(opt) end
 
----The devices present: name, description, memory, one_memory (it is the host's), in_use. The first is the one that
----"auto" takes.
+---The devices present: name, description, memory, one_memory (it is the host's), in_use, and of one in use free, the
+---memory that is. The first is the one that "auto" takes.
 ---Those that auto never takes are listed where they are in use, or by the name of their backend: q.devices "opencl".
 ---@param backend? string
 ---@return table[]
@@ -955,7 +955,9 @@ function Weights:tensor(name, opt) end
 function Weights:same(first, second) end
 ---Reads the file into the process's own memory, in large pages: weights are then read faster than from a mapping.
 ---Tensors made before and after lie there. Does nothing if tensors are copied to a device anyway.
----@param opt? {if_room?: boolean}  only with twice the file's size of memory to spare
+---if_room: only with twice their size of memory to spare; only: names of the tensors that are read, and none else is
+---given out then.
+---@param opt? {if_room?: boolean, only?: string[]}
 ---@return boolean  whether it was done
 function Weights:load(opt) end
 function Weights:close() end
@@ -1983,6 +1985,31 @@ function q.logits.on_host(logits) end
 
 q.rehearsal = {}
 ---Runs fn on a device that computes nothing and has only address space; returns fn's results.
+---The same step as a string for a process that has some of the model's layers, which q.pages.unpack reads there.
+---most: columns of the page table; ranges: adapter's number, first row and rows of each adapter, one after another;
+---copies, exact_copies: what PagePool:copies gave before it.
+---@param ids integer[]
+---@param counts integer[]
+---@param opt {most: integer, ranges: integer[], copies?: integer[], exact_copies?: integer[]}
+---@return string
+function PagePool:pack(ids, counts, opt) end
+
+---A step that another process told (PagePool:pack).
+---@class CarriedStep
+local CarriedStep = {}
+---Writes it into the tensors of a step of its shape, as PagePool:fill does. Tokens are zeros.
+---@param to table
+function CarriedStep:fill(to) end
+---Reads a step that another process told, and its shape. An error of code "format" where a number leads outside limits:
+---the pages, exact pages, tokens of a page, rows and sequences that were opened, and the positions that the model has.
+---@param text string
+---@param limits {pages: integer, exact_pages: integer, page_tokens: integer, rows: integer, sequences: integer,
+---  positions: integer}
+---@return CarriedStep
+---@return {rows: integer, count: integer, most: integer, copies?: integer[], exact_copies?: integer[],
+---  ranges: {salt: integer, first: integer, count: integer}[],
+---  spans: {first: integer, count: integer, position: integer}[]} shape  count: of sequences, whose rows are spans
+function q.pages.unpack(text, limits) end
 ---In it q.memory() says what fn would need, and q.rehearsal.cost() what it would cost at the limits given. Values read
 ---as zeros or as anything. Tensors made in it are closed at its end. gpu: the limits are those of a GPU that may not
 ---be here.

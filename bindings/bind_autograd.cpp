@@ -285,8 +285,9 @@ int backward(Call& call) {
 
 int no_grad(Call& call) {
   runtime();
-  std::list<Tape::NoGrad> guards;  // the function may use tensors of any runtime
-  for (Runtime* each : Runtime::all()) guards.emplace_back(each->tape());
+  std::list<std::shared_ptr<Runtime>> held;  // one may be collected while the function runs
+  std::list<Tape::NoGrad> guards;            // the function may use tensors of any runtime
+  for (Runtime* each : Runtime::all()) held.push_back(each->shared_from_this()), guards.emplace_back(each->tape());
   return lua::call_rest(call, 1);
 }
 

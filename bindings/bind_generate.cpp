@@ -1,11 +1,13 @@
 // The operations of inference, which record no gradient, and the page pool of a KV cache.
 #include "bindings/register.h"
 #include "bindings/runtime.h"
+#include "engine/generate/carried_step.h"
 #include "engine/generate/logprobs.h"
 #include "engine/generate/page_pool.h"
 #include "kernels/view_text.h"
 
 QENG_LUA_CLASS(qeng::PagePool, "PagePool")
+QENG_LUA_CLASS(qeng::CarriedStep, "CarriedStep")
 
 namespace qeng {
 namespace {
@@ -262,20 +264,22 @@ int beginnings(Call& call) {
 
 int available(Call& call) { return call.push(call.self<PagePool>()->available()); }
 
-// Writes a step into its tensors, whose sizes say how much is padding: the last counts[i] tokens of sequence ids[i].
-int fill(Call& call) {
-  const auto pool = call.self<PagePool>();
-  Options to(call, 1,
-             {"tokens", "positions", "slots", "cu_q", "lengths", "pages", "before", "after", "exact_slots", "exact"});
-  const auto ids = call.arg<std::vector<int64_t>>(2), counts = call.arg<std::vector<int64_t>>(3);
+Options step_tensors(Call& call) {
+  return Options(
+      call, 1, {"tokens", "positions", "slots", "cu_q", "lengths", "pages", "before", "after", "exact_slots", "exact"});
+}
+
+// The last counts[i] tokens of sequence ids[i]: lists at this argument and the next.
+std::vector<PagePool::Part> parts_of(Call& call, int argument) {
+  const auto ids = call.arg<std::vector<int64_t>>(argument), counts = call.arg<std::vector<int64_t>>(argument + 1);
   if (ids.size() != counts.size())
     fail("value", call.name, ": ", ids.size(), " sequences and ", counts.size(), " counts");
   std::vector<PagePool::Part> parts;
   for (size_t i = 0; i < ids.size(); ++i) parts.push_back({ids[i], counts[i]});
-  const TensorPtr tokens = to.get<TensorPtr>("tokens"), lengths = to.get<TensorPtr>("lengths"),
-                  pages = to.get<TensorPtr>("pages");
-  const int64_t most = pages->view.rank == 2 ? pages->view.shape[1] : 0;
-  const PagePool::Rows rows = pool->rows(parts, tokens->view.elements(), lengths->view.elements(), most);
+  return parts;
+}
+
+void put_rows(Call& call, const Options& to, const PagePool::Rows& rows) {
   const auto put = [&](const char* key, const std::vector<int32_t>& values) {
     const TensorPtr tensor = to.get<TensorPtr>(key);
     if (tensor->view.dtype != DType::i32 || tensor->view.elements() != static_cast<int64_t>(values.size()))
@@ -287,6 +291,77 @@ int fill(Call& call) {
   put("cu_q", rows.cu_q), put("lengths", rows.lengths), put("pages", rows.pages);
   if (to.has("before")) put("before", rows.before), put("after", rows.after);
   if (to.has("exact")) put("exact", rows.exact), put("exact_slots", rows.exact_slots);
+}
+
+// Writes a step into its tensors, whose sizes say how much is padding: the last counts[i] tokens of sequence ids[i].
+int fill(Call& call) {
+  const auto pool = call.self<PagePool>();
+  const Options to = step_tensors(call);
+  const TensorPtr tokens = to.get<TensorPtr>("tokens"), lengths = to.get<TensorPtr>("lengths"),
+                  pages = to.get<TensorPtr>("pages");
+  const int64_t most = pages->view.rank == 2 ? pages->view.shape[1] : 0;
+  put_rows(call, to, pool->rows(parts_of(call, 2), tokens->view.elements(), lengths->view.elements(), most));
+  return 0;
+}
+
+// ---------------------------------------------------------------- a step for another process
+
+// pack(ids, counts, {most =, ranges = {salt, first, count, ...}, copies =, exact_copies =})
+int pack(Call& call) {
+  const auto pool = call.self<PagePool>();
+  const std::vector<PagePool::Part> parts = parts_of(call, 1);
+  Options opt(call, 3, {"most", "ranges", "copies", "exact_copies"});
+  CarriedStep step;
+  step.most = opt.get<int64_t>("most");
+  int64_t rows = 0;
+  for (const PagePool::Part& part : parts) rows += part.count;
+  step.rows = pool->rows(parts, rows, static_cast<int64_t>(parts.size()), step.most);
+  const auto ranges = opt.get<std::vector<int32_t>>("ranges");
+  for (size_t i = 0; i + 2 < ranges.size(); i += 3) step.ranges.push_back({ranges[i], ranges[i + 1], ranges[i + 2]});
+  step.copies = opt.get("copies", step.copies), step.exact_copies = opt.get("exact_copies", step.exact_copies);
+  return call.push(pack_step(step));
+}
+
+// The shape of a step and its copies, as q.pages.unpack documents them; the step itself fills tensors.
+int unpack(Call& call) {
+  Options opt(call, 2, {"pages", "exact_pages", "page_tokens", "rows", "sequences", "positions"});
+  const CarriedLimits limits{opt.get<int64_t>("pages"),       opt.get<int64_t>("exact_pages"),
+                             opt.get<int64_t>("page_tokens"), opt.get<int64_t>("rows"),
+                             opt.get<int64_t>("sequences"),   opt.get<int64_t>("positions")};
+  const auto step = std::make_shared<CarriedStep>(unpack_step(call.arg<std::string>(1), limits));
+  lua_State* L = call.L;
+  call.push(step);
+  lua_newtable(L);
+  lua::set_field(L, "rows", static_cast<int64_t>(step->rows.slots.size()));
+  lua::set_field(L, "count", static_cast<int64_t>(step->rows.lengths.size()));
+  lua::set_field(L, "most", step->most);
+  lua_createtable(L, static_cast<int>(step->ranges.size()), 0);
+  for (size_t i = 0; i < step->ranges.size(); ++i) {
+    lua_newtable(L);
+    lua::set_field(L, "salt", step->ranges[i].salt);
+    lua::set_field(L, "first", step->ranges[i].first);
+    lua::set_field(L, "count", step->ranges[i].count);
+    lua_rawseti(L, -2, static_cast<int>(i) + 1);
+  }
+  lua_setfield(L, -2, "ranges");
+  lua_createtable(L, static_cast<int>(step->rows.lengths.size()), 0);
+  for (size_t i = 0; i < step->rows.lengths.size(); ++i) {
+    const int32_t first = step->rows.cu_q[i], count = step->rows.cu_q[i + 1] - first;
+    lua_newtable(L);
+    lua::set_field(L, "first", first);
+    lua::set_field(L, "count", count);
+    lua::set_field(L, "position", step->rows.lengths[i] - count);
+    lua_rawseti(L, -2, static_cast<int>(i) + 1);
+  }
+  lua_setfield(L, -2, "spans");
+  for (const auto& [key, pairs] : {std::pair{"copies", &step->copies}, std::pair{"exact_copies", &step->exact_copies}})
+    if (!pairs->empty()) call.push(*pairs), lua_setfield(L, -2, key);
+  return 2;
+}
+
+int fill_carried(Call& call) {
+  const Options to = step_tensors(call);
+  put_rows(call, to, call.self<CarriedStep>()->rows);
   return 0;
 }
 
@@ -301,7 +376,9 @@ void register_generate(lua_State* L) {
              {"bytes", fn<bytes>},
              {"head_linear", fn<head_linear>},
              {"paged_attention", fn<paged_attention>},
-             {"pool", fn<page_pool>}});
+             {"pool", fn<page_pool>},
+             {"unpack", fn<unpack>}});
+  methods<CarriedStep>(L, {{"fill", fn<fill_carried>}});
   functions(L, "logits", {{"token_logprobs", fn<one_logprob>}});
   methods<PagePool>(L, {{"open", fn<open>},
                         {"reuse", fn<reuse>},
@@ -320,7 +397,8 @@ void register_generate(lua_State* L) {
                         {"stats", fn<stats>},
                         {"beginnings", fn<beginnings>},
                         {"available", fn<available>},
-                        {"fill", fn<fill>}});
+                        {"fill", fn<fill>},
+                        {"pack", fn<pack>}});
 }
 
 }  // namespace qeng

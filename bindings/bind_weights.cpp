@@ -124,8 +124,9 @@ int same(Call& call) {
 int remarks(Call& call) { return call.push(call.self<Weights>()->file().remarks()); }
 
 int load(Call& call) {
-  const bool if_room = Options(call, 1, {"if_room"}).get("if_room", false);
-  return call.push(call.self<Weights>()->load(device(), if_room));
+  Options opt(call, 1, {"if_room", "only"});
+  const auto only = opt.get("only", std::vector<std::string>());
+  return call.push(call.self<Weights>()->load(device(), opt.get("if_room", false), opt.has("only") ? &only : nullptr));
 }
 
 int close(Call& call) {

@@ -4,12 +4,14 @@
 --   qeng recipes/plan.lua --model DIR --mode lora --row-tokens 2048 --recompute
 --   qeng recipes/plan.lua --model 13b --mode lora --stored q4_k --device-budget 6G --host-budget 16G --link 25
 --   qeng recipes/plan.lua --model qwen3.5 --device gb10 --examples 24315 --example-tokens 3000   # which trains there
+--   qeng recipes/plan.lua --model 70b --stored q4_k --peers recipes/cluster.json --batch 8   # several machines as one
 
 local q = require "qeng"
 local options = require "qeng.console.options"
 local machines = require "qeng.plan.machines"
 local plan_text = require "qeng.plan.text"
 local shapes = require "qeng.plan.shapes"
+local simulate = require "qeng.peers.simulate"
 
 local opt = q.options {
   "Says what training or inference of a model needs, before anything is loaded.",
@@ -22,8 +24,9 @@ local opt = q.options {
   { "bandwidth", 0, "GB/s of a GPU that is not here; with --flops", min = 0, number = true },
   { "flops", 0, "TFLOP/s of a GPU that is not here; with --bandwidth", min = 0, number = true },
   { "link", 0, "GB/s from host to device, for streamed weights", min = 0, number = true },
-  "device",
+  "cluster", "device",
 }
+if opt.peers then return print(simulate(opt)) end
 if (opt.bandwidth > 0) ~= (opt.flops > 0) then
   q.error("usage", "--bandwidth and --flops go together: they stand in for a device that is not here")
 end

@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 ENGINE = "net formats tokenizer packets parquet convert generate grammar hub tensor autograd stream program quantize weights train runtime ranks".split()
 
 # Rooms of the Lua library, likewise; rooms of one line may use each other. `face` is what lies in scripts/qeng itself.
-LUA = ["console", "jinja", "chat", "hub", "data", "codes", "model gguf models", "report", "infer", "turboquant", "edit", "optim", "onebit", "train", "plan", "wizard", "server", "face"]
+LUA = ["console", "jinja", "chat", "hub", "data", "codes", "model gguf models", "report", "infer", "turboquant", "edit", "optim", "onebit", "train", "plan", "peers", "wizard", "server", "face"]
 
 # (file, what it reaches): why.
 EXCEPTIONS = {

@@ -70,7 +70,7 @@ std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path, OnSh
   return mapped;
 }
 
-void MappedFile::load() const {
+void MappedFile::load(const std::vector<Span>& without) const {
   if (size_ == 0) return;
   const Descriptor file{open_to_read(path_)};
   struct stat status {};
@@ -85,10 +85,19 @@ void MappedFile::load() const {
   if (!error) {
     ::madvise(memory, size_, MADV_HUGEPAGE);  // advice: refusal changes nothing but speed
     constexpr int64_t kPart = int64_t{8} << 20;
-    parallel_for(available_threads(), static_cast<int64_t>(size_), kPart, [&](int64_t begin, int64_t end) {
-      const int found = read_at(file.fd, memory + begin, static_cast<size_t>(end - begin), static_cast<size_t>(begin));
-      if (found) error = found;
-    });
+    const auto read = [&](size_t from, size_t to) {
+      parallel_for(available_threads(), static_cast<int64_t>(to - from), kPart, [&](int64_t begin, int64_t end) {
+        const size_t at = from + static_cast<size_t>(begin);
+        const int found = read_at(file.fd, memory + at, static_cast<size_t>(end - begin), at);
+        if (found) error = found;
+      });
+    };
+    size_t from = 0;
+    for (const Span& span : without) {
+      if (span.begin > from) read(from, span.begin);
+      from = span.end;
+    }
+    if (from < size_) read(from, size_);
   }
   if (!error) return;
   if (!put_here(MAP_NORESERVE, file.fd)) fail("io", path_, ": cannot map it again: ", std::strerror(errno));
@@ -176,11 +185,19 @@ void MappedFile::require_whole() const {
 
 // ---------------------------------------------------------------- files in memory
 
-bool load_files(const std::vector<std::shared_ptr<const MappedFile>>& files, bool if_room) {
+size_t bytes_without(const MappedFile& file, const std::vector<MappedFile::Span>& without) {
+  size_t bytes = file.size();
+  for (const MappedFile::Span& span : without) bytes -= span.end - span.begin;
+  return bytes;
+}
+
+bool load_files(const std::vector<std::shared_ptr<const MappedFile>>& files, bool if_room,
+                const std::vector<std::vector<MappedFile::Span>>& without) {
+  const auto left_out = [&](size_t i) { return i < without.size() ? without[i] : std::vector<MappedFile::Span>(); };
   size_t bytes = 0;
-  for (const auto& file : files) bytes += file->size();
+  for (size_t i = 0; i < files.size(); ++i) bytes += bytes_without(*files[i], left_out(i));
   if (if_room && system_memory().free / 2 < bytes) return false;
-  for (const auto& file : files) file->load();
+  for (size_t i = 0; i < files.size(); ++i) files[i]->load(left_out(i));
   return true;
 }
 

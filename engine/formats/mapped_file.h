@@ -35,8 +35,12 @@ class MappedFile {
   void require_whole() const;  // of use with OnShrink::zeros
   // Puts memory of this process alone in place of the mapping, at the same addresses and in large pages: a processor
   // that reads through weights loses a third of its bandwidth to the tables of small ones. Before anything is written
-  // there. Error("io") if the file cannot be read whole; it is mapped as before then.
-  void load() const;
+  // there. Error("io") if the file cannot be read whole; it is mapped as before then. Spans of `without`, in ascending
+  // order, are not read: they are zeros then, and take no memory.
+  struct Span {
+    size_t begin, end;
+  };
+  void load(const std::vector<Span>& without = {}) const;
   std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
 
  private:
@@ -52,8 +56,10 @@ class MappedFile {
   Watch* watch_ = nullptr;
 };
 
-// load() for each file. With if_room only where the system has twice their bytes to spare, within the limit of its
-// control group; returns whether it was done.
-bool load_files(const std::vector<std::shared_ptr<const MappedFile>>& files, bool if_room);
+// load() for each file, without[i] of the i-th. With if_room only where the system has twice their bytes to spare, within
+// the limit of its control group; returns whether it was done.
+bool load_files(const std::vector<std::shared_ptr<const MappedFile>>& files, bool if_room,
+                const std::vector<std::vector<MappedFile::Span>>& without = {});
+size_t bytes_without(const MappedFile& file, const std::vector<MappedFile::Span>& without);
 
 }  // namespace qeng

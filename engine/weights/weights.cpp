@@ -1,5 +1,7 @@
 #include "engine/weights/weights.h"
 
+#include <algorithm>
+
 #include "engine/formats/gguf_rows.h"
 #include "engine/formats/safetensors_dtype.h"
 #include "engine/stream/pages.h"
@@ -84,6 +86,8 @@ TensorPtr Weights::tensor(Device& device, const std::string& name, const WeightO
   if (options.shape && *options.shape != stored.shape)
     fail("shape", file_->path(), ": tensor ", name, " is ", dims_text(stored.shape), ", expected ",
          dims_text(*options.shape), ": the weights belong to another model or configuration");
+  if (only_ && !only_->count(name))
+    fail("value", file_->path(), ": tensor ", name, " was not among those read into memory; load without `only`");
   View view = file_->view(name);
   const auto placed = in_place_.find(name);
   if (placed != in_place_.end()) view.interleaved = placed->second;
@@ -129,20 +133,49 @@ TensorPtr Weights::tensor(Device& device, const std::string& name, const WeightO
   return read_once(result);
 }
 
-bool Weights::load(Device& device, bool if_room) {
+namespace {
+// The bytes of each of a file's files that tensors have which are not `only`.
+std::vector<std::vector<MappedFile::Span>> spans_of_others(const WeightFile& file, const std::set<std::string>& kept) {
+  std::vector<std::vector<MappedFile::Span>> spans(file.files().size());
+  const auto leave_out = [&](const StoredTensor& tensor) {
+    if (!tensor.data || tensor.bytes == 0) return;
+    const auto index = static_cast<size_t>(tensor.file);
+    const auto begin = static_cast<size_t>(tensor.data - file.files()[index]->data());
+    spans[index].push_back({begin, begin + tensor.bytes});
+  };
+  for (const StoredTensor& tensor : file.tensors()) {
+    if (kept.count(tensor.name)) continue;
+    leave_out(tensor);
+    for (const StoredTensor* part : tensor.parts) leave_out(*part);
+  }
+  for (auto& of_file : spans)
+    std::sort(of_file.begin(), of_file.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
+  return spans;
+}
+}  // namespace
+
+bool Weights::load(Device& device, bool if_room, const std::vector<std::string>* only) {
   file();
   for (const auto& [name, interleaved] : in_place_)
     if (interleaved)
       fail("value", file_->path(), ": tensor ", name, " lies interleaved in memory already; load the file before");
   if (!device.backend().reads_host_memory()) return false;
-  if (device.budget() == 0) return load_files(file_->files(), if_room);
+  std::vector<std::vector<MappedFile::Span>> without(file_->files().size());
+  std::optional<std::set<std::string>> kept;
+  if (only) kept.emplace(only->begin(), only->end()), without = spans_of_others(*file_, *kept);
+  if (device.budget() == 0) {
+    if (!load_files(file_->files(), if_room, without)) return false;
+    only_ = kept;
+    return true;
+  }
   size_t bytes = 0;
-  for (const auto& each : file_->files()) bytes += each->size();
+  for (size_t i = 0; i < without.size(); ++i) bytes += bytes_without(*file_->files()[i], without[i]);
   if (if_room && bytes + device.held() > device.budget()) return false;
   device.hold(bytes, "weights in memory", file_->path());
   const std::shared_ptr<Held> held(new Held{file_, device, bytes});
-  if (!load_files(file_->files(), if_room)) return false;
+  if (!load_files(file_->files(), if_room, without)) return false;
   file_ = std::shared_ptr<const WeightFile>(held, held->file.get());
+  only_ = kept;
   return true;
 }
 

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "engine/formats/weight_file.h"
@@ -42,13 +43,15 @@ class Weights {
   // load_files (mapped_file.h), where the device reads the host's memory: tensors in place, given out before and after,
   // lie in large pages. Where the device has a budget, the files count against it as long as they or a tensor of them
   // are in use: Error("memory") over it, or false with if_room. Error("value") once rows are interleaved.
-  bool load(Device& device, bool if_room);
+  // only: the tensors that are read into memory (nullptr: all); to ask for another one is Error("value") then.
+  bool load(Device& device, bool if_room, const std::vector<std::string>* only = nullptr);
 
   void close() { file_.reset(); }
 
  private:
   std::shared_ptr<const WeightFile> file_;
-  std::map<std::string, bool> in_place_;  // what tensors are the file's memory, and whether interleaved there
+  std::optional<std::set<std::string>> only_;  // what load read, unless all
+  std::map<std::string, bool> in_place_;       // what tensors are the file's memory, and whether interleaved there
 };
 
 }  // namespace qeng

@@ -73,7 +73,7 @@ function State:advance(x, decay)
 end
 
 function State:copy(pairs_) q.pages.copy_pages(self.rows, pairs_, 1) end
-function State:rollback(length) return length - length % self.page_tokens end
+function Kind:rollback(length, _, page_tokens) return length - length % page_tokens end
 
 function State:free()
   for _, tensor in ipairs { self.rows, self.from, self.to } do tensor:free() end

@@ -209,13 +209,13 @@ do
     "logits of one request: %s, %s", bad.finish, stops.finish)
   stops = strained:submit(opt)
   opt.stop_ids = {}
-  local goes_on, run = strained:submit(opt), strained.runner.run
-  function strained.runner.run(...)
-    run(...)
+  local goes_on, land = strained:submit(opt), strained.runner.land
+  function strained.runner.land(...)
+    land(...)
     error { code = "broken", message = "no" }
   end
   check(not pcall(strained.step, strained), "the step raises")
-  strained.runner.run = nil
+  strained.runner.land = nil
   check(stops.finish == "stop" and #stops.output == 0, "a request that had come to its end")
   strained:finish()
   check(equal(goes_on.output, alone), "a request that goes on")
@@ -240,7 +240,7 @@ do
       return function() runner.extend = nil end
     end,
     copy = function() q.pages.copy_pages = broken; return function() q.pages.copy_pages = copy_pages end end,
-    run = function(runner) runner.run = broken; return function() runner.run = nil end end,
+    land = function(runner) runner.land = broken; return function() runner.land = nil end end,
   }
   for name, fault in pairs(faults) do
     local faulty = base:engine { pages = 40 }

@@ -163,5 +163,12 @@ collectgarbage()
 assert((orphan + orphan):table()[2] == 4)
 print "accounts, budgets and ends are each runtime's own"
 
+-- ---- one that is collected while q.no_grad runs (what was freed is written to only where a sanitizer sees it)
+q.rehearsal.run(function() return q.runtime() and nil end)
+q.no_grad(function()
+  collectgarbage()
+  collectgarbage()
+end)
+
 -- ---- a rehearsal of the runtime in use
 assert(two:use(q.rehearsal.run, function() return q.rehearsal.cost().device end) == "cpu" and q.runtime() == default)

@@ -53,6 +53,25 @@ expect '^kv auto: counted as tq4' "$out/log"
 expect '^100 examples of 1000 tokens, 1 epoch: 0.1 million tokens; at the limits [0-9.]+ ' "$out/log"
 expect '^Fits on gb10 \(DGX Spark, GB10\): ' "$out/log"
 
+# Inference over machines that a file describes; without it, as above.
+peers() { "$QENG" recipes/plan.lua --peers "$@" > "$out/log" 2>&1; }
+peers recipes/cluster.json --model 70b --stored q4_k --batch 8
+expect '^70b: 70.55 billion parameters, 80 layers, bf16; a cache of 8 x 4096 tokens in bf16 takes 10.7 GB' "$out/log"
+expect '^machine +layers +memory +of +a step +two hops' "$out/log"
+expect '^desk +0 to [0-9]+ +2[01].[0-9] GB +22.0 GB +[0-9.]+ ms' "$out/log"
+expect '^left out: laptop: a step would take [0-9.]+ ms with it, and takes [0-9.]+ ms without' "$out/log"
+expect '^one request: [0-9.]+ tokens/s, a step of [0-9.]+ ms, of which links [0-9]+ us' "$out/log"
+expect '^8 requests: [0-9.]+ tokens/s, a step of [0-9.]+ ms, of which links [0-9.]+ ms' "$out/log"
+expect '^prompts in pieces of 256 tokens: [0-9.]+ tokens/s' "$out/log"
+echo 'return { { name = "a", coordinator = true, memory = "10G", bandwidth = "1T", flops = "1T", speed = 3 } }' > "$out/peers.lua"
+if peers "$out/peers.lua" --model 7b; then exit 1; fi
+expect 'peers.lua: machine 1: unknown key speed' "$out/log"
+sed -i 's/, speed = 3//' "$out/peers.lua"
+if peers "$out/peers.lua" --model 7b; then exit 1; fi
+expect 'of 32 layers, which take .* the machines hold [0-9]+ .*: [0-9.]+ GB are lacking; add a machine' "$out/log"
+if peers "$out/peers.lua" --model 1b --row-tokens 64; then exit 1; fi
+expect '--row-tokens says nothing of inference over machines' "$out/log"
+
 refuses 'example_tokens and epochs are of examples' --model 7b --mode lora --epochs 3
 
 refuses 'plan: 6b is no file, no folder and no shape' --model 6b

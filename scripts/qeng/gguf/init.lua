@@ -6,6 +6,7 @@ local gguf_config = require "qeng.gguf.config"
 local hadamard = require "qeng.gguf.hadamard"
 local names = require "qeng.gguf.names"
 local q = require "qeng.core"
+local range = require "qeng.model.range"
 local stream = require "qeng.model.stream"
 
 local gguf = {}
@@ -56,7 +57,7 @@ function gguf.into_memory(file, opt)
   end
   if opt.weights == "map" or opt.weights == "stream" or not opt.weights and opt.writable then return false end
   if joins_experts(file) then return false end
-  return file:load { if_room = not opt.weights }
+  return file:load { if_room = not opt.weights, only = range.names(file:names(), opt.range) }
 end
 
 -- The factor of a whole matrix, as files of NVFP4 have one beside each. nil if there is none, or if it is 1.
@@ -100,6 +101,7 @@ end
 -- finish(model)}. opt: dtype, writable, weights, as for q.load. own: the user's model file, or nil.
 function gguf.open(path, opt, own)
   local file = q.gguf.open(path)
+  range.check(path, opt)
   stream.check(path, opt)
   local in_memory = gguf.into_memory(file, opt)
   local values, arch, factors, layout = gguf_config.read(file, path, hadamard.keys, own)
@@ -107,12 +109,16 @@ function gguf.open(path, opt, own)
   local known = {}
   tell_decoded(file, path)
 
-  local function source(name, shape, _, _, c)
+  local function source(name, shape, _, elsewhere, _, c)
     local stored, whole, half_of = names.to_gguf(name, arch), shape, nil
     if stored then stored, whole, half_of = experts.fused_in_gguf(file, stored, shape) end
     local info = stored and file:info(stored)
     if not info then q.error("format", ("%s: tensor %s is missing"):format(path, stored or name)) end
     known[stored] = true
+    if elsewhere then
+      whole_scale(file, stored, known)
+      return nil
+    end
     if names.plus_one(arch, name) then
       return q.no_grad(function()
         return (file:tensor(stored, { dtype = "f32", shape = shape }) + q.zeros(shape, "f32"):fill(-1)):to(dtype)
@@ -165,7 +171,7 @@ function gguf.open(path, opt, own)
     end
     if drafts == 1 then  -- for model:attach_mtp, which reads them of the open file
       model.draft_source = function(name, shape, plus_one)
-        return source(names.behind(name, model.config.layers), shape, plus_one, arch, model.config)
+        return source(names.behind(name, model.config.layers), shape, plus_one, false, arch, model.config)
       end
     end
     model.gguf = { path = path, architecture = arch.gguf.architecture }

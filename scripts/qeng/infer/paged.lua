@@ -127,6 +127,7 @@ local function kept(make) return q.scope(function() return q.keep(make()) end) e
 -- opt: pages; kv (a type of model/kv_types.lua, by default the model's dtype), page_tokens (see above), remember (reuse
 -- full pages of equal beginnings, true), rows and sequences (the most of a step: 512, 64), context (the most tokens of
 -- a sequence, the model's positions; longrope chooses its factors by it). Of kv = auto runner.kv is what it comes to.
+-- headless (all rows are wanted, and what use gets of them is what model.forward gives).
 -- What asks for the hidden states of each step's rows sets runner.watch = {input = "post" or "pre", for what the last
 -- norm gives or reads; see(hidden, parts)}, and copies them.
 function paged.new(model, opt)
@@ -135,10 +136,11 @@ function paged.new(model, opt)
   local page_tokens = opt.page_tokens or paged.page_tokens(model, opt.context or c.max_position)
   local pool = sequences.new(model, {
     pages = opt.pages, page_tokens = page_tokens, kv = kv, rows = rows, sequences = most, remember = opt.remember,
+    context = opt.context or c.max_position,
   })
   local self = setmetatable({
     model = model, kv = kv, page_tokens = page_tokens, rows = rows, sequences = most, programs = {}, seen = {},
-    page_bytes = pool.page_bytes, pool = pool, hook_turn = model.hook_turn, captured = 0,
+    page_bytes = pool.page_bytes, pool = pool, headless = opt.headless, hook_turn = model.hook_turn, captured = 0,
   }, Runner)
   for _, kind in ipairs(model.states) do self.by_spans = self.by_spans or kind.by_spans end
   for _, layer in ipairs(model.linears) do
@@ -188,27 +190,37 @@ function Runner:views(shape)
   }
 end
 
+-- What layers see of a step (model/nn.lua: seq).
+function Runner:sequence(step, ranges)
+  return {
+    positions = step.positions, rope = self.rope, rope_local = self.rope_local,
+    inference = setmetatable({ states = self.pool.states, step = step, ranges = ranges }, Inference),
+  }
+end
+
 -- Hidden states of the step's rows, and those that self.watch asks for.
 function Runner:hidden(step, ranges)
-  local inference = setmetatable({ states = self.pool.states, step = step, ranges = ranges }, Inference)
-  local hidden, residual = self.model.forward(step.tokens, {
-    positions = step.positions, rope = self.rope, rope_local = self.rope_local, inference = inference,
-  })
+  local hidden, residual = self.model.forward(step.tokens, self:sequence(step, ranges))
   return hidden, self.watch and (self.watch.input == "pre" and residual or hidden) or nil
 end
 
 -- And where the host does not read the device's memory: the largest of each row, and their ids.
 function Runner:logits(hidden)
+  if self.headless then return hidden end
   local model = self.model
   local logits = nn.softcap(q.block("head", q.row_linear, hidden, { model.head }, { out = "f32" })[1], model.config)
   if not self.far then return logits end
   return logits, q.topk(logits, math.min(top_logits, logits:shape()[2]))
 end
 
--- A step of few rows, all of one adapter. The second of a shape (what Runner.views takes) is captured, the others
--- replay it. An adapter is told by its salt: its memory may later hold another one.
-function Runner:replay(parts, wanted, ids, counts, shape, range, use)
+-- A step is a table: shape (what Runner:views takes), ranges, wanted, fill(step) and spans(), which write and tell what
+-- it is over, and seen(hidden) for those who watch.
+
+-- A step of few rows, of one adapter. The second of a shape is captured, the others replay it. An adapter is told by
+-- its salt: its memory may later hold another one.
+function Runner:replay(what, use)
   if self.model.hooks then return false end  -- they may read values
+  local shape, range, wanted = what.shape, what.ranges[1], what.wanted
   local key = ("%d/%d/%d/%d/%d"):format(shape.rows, shape.count, shape.most, shape.wanted or 0, range.salt)
   local found = self.programs[key]
   if not found then
@@ -221,7 +233,7 @@ function Runner:replay(parts, wanted, ids, counts, shape, range, use)
       return views
     end)
     found = { step = step }
-    self.pool:fill(step, ids, counts)
+    what.fill(step)
     if step.wanted then step.wanted:set(wanted) end
     found.logits = kept(function()
       local logits
@@ -234,21 +246,72 @@ function Runner:replay(parts, wanted, ids, counts, shape, range, use)
     end)
     self.programs[key], self.captured = found, self.captured + shape.rows
   else
-    self.pool:fill(found.step, ids, counts)
+    what.fill(found.step)
     if found.step.wanted then found.step.wanted:set(wanted) end
   end
   found.program:run()
-  if self.watch then self.watch.see(found.hidden, parts) end
+  if self.watch then what.seen(found.hidden) end
   use(found.logits, 1, found.top, found.top_ids)
   return true
 end
 
--- Runs the model over the last part.count tokens of each sequence part.id, whose slots are reserved. Parts of one
--- adapter follow each other (part.adapter, and part.salt, a number for each adapter). use(logits, first, top, top_ids)
--- gets the logits [n, vocab] of rows wanted[first] .. of the step, in pieces, and must not keep them; top, top_ids: the
--- largest of each row, where the logits are not in the host's memory. Rows count from 0 over
--- all parts, and `wanted` ascends.
-function Runner:run(parts, wanted, use)
+-- Calls use for the logits of the wanted rows of hidden states, as Runner.run says.
+function Runner:read(hidden, step, what, use)
+  local wanted, most = what.wanted, self.headless and what.shape.rows or head_rows
+  if step.wanted then
+    step.wanted:set(#wanted > 0 and wanted or { 0 })
+    hidden = q.embedding(hidden, step.wanted)
+  end
+  for first = 0, #wanted - 1, most do
+    q.scope(function()
+      local logits, top, top_ids = self:logits(hidden:rows(first, math.min(most, #wanted - first)))
+      use(logits, first + 1, top, top_ids)
+    end)
+  end
+end
+
+-- Runs a step.
+function Runner:compute(what, use)
+  local shape = what.shape
+  local comes_again = shape.rows == shape.count and shape.rows == #what.wanted
+    or shape.rows <= few_rows and #what.wanted > 0 and not self.by_spans
+  if comes_again and #what.ranges == 1 and self:replay(what, use) then return end
+  q.no_grad(q.scope, function()
+    local step = self:views(shape)
+    what.fill(step)
+    step.spans = what.spans()
+    local hidden, seen = self:hidden(step, what.ranges)
+    if self.watch then what.seen(seen) end
+    self:read(hidden, step, what, use)
+  end)
+end
+
+-- Where peers have layers: computes up to them, and sends the step on its way.
+local function launch_over_peers(self, what)
+  q.no_grad(q.scope, function()
+    local step = self:views(what.shape)
+    what.fill(step)
+    step.spans = what.spans()
+    local pieces, seq = self.model.pieces, self:sequence(step, what.ranges)
+    local x, branch = pieces.advance(pieces.enter(step.tokens, seq), seq)
+    what.flight = self.pool.peers:launch(branch and x + branch or x, what)
+  end)
+end
+
+-- And computes on from what they gave.
+local function land_over_peers(self, what, use)
+  q.no_grad(q.scope, function()
+    local hidden, residual = self.model.pieces.leave(self.pool.peers:land(what.flight))
+    if self.watch then what.seen(self.watch.input == "pre" and residual or hidden) end
+    self:read(hidden, self:views(what.shape), what, use)
+  end)
+end
+
+-- Begins a step: the model over the last part.count tokens of each sequence part.id, whose slots are reserved. Parts of
+-- one adapter follow each other (part.adapter, and part.salt, a number for each adapter). Of rows `wanted`, which
+-- ascend and count from 0 over all parts, Runner.land gives the logits. Where peers have layers, several steps may be
+-- under way, and land in the order they began (Runner.depth says how many are worth it); else one.
+function Runner:launch(parts, wanted)
   self:keep_up()
   local ids, counts, ranges, rows, longest = {}, {}, {}, 0, 1
   for i, part in ipairs(parts) do
@@ -263,24 +326,25 @@ function Runner:run(parts, wanted, use)
   end
   local shape = { rows = rows, count = #parts, most = self:bucket(longest) }
   if #wanted < rows then shape.wanted = math.max(#wanted, 1) end
-  local comes_again = rows == #parts and rows == #wanted or rows <= few_rows and #wanted > 0 and not self.by_spans
-  if comes_again and #ranges == 1 and self:replay(parts, wanted, ids, counts, shape, ranges[1], use) then return end
-  q.no_grad(q.scope, function()
-    local step = self:views(shape)
-    self.pool:fill(step, ids, counts)
-    step.spans = self.pool:spans(ids, counts)
-    if step.wanted then step.wanted:set(#wanted > 0 and wanted or { 0 }) end
-    local hidden, seen = self:hidden(step, ranges)
-    if self.watch then self.watch.see(seen, parts) end
-    if step.wanted then hidden = q.embedding(hidden, step.wanted) end
-    for first = 0, #wanted - 1, head_rows do
-      q.scope(function()
-        local logits, top, top_ids = self:logits(hidden:rows(first, math.min(head_rows, #wanted - first)))
-        use(logits, first + 1, top, top_ids)
-      end)
-    end
-  end)
+  local what = {
+    shape = shape, ranges = ranges, wanted = wanted, ids = ids, counts = counts,
+    fill = function(step) self.pool:fill(step, ids, counts) end,
+    spans = function() return self.pool:spans(ids, counts) end,
+    seen = function(hidden) self.watch.see(hidden, parts) end,
+  }
+  if self.pool.peers then launch_over_peers(self, what) end
+  return what
 end
+
+-- Ends a step. use(logits, first, top, top_ids) gets the logits [n, vocab] of rows wanted[first] .., in pieces, and may
+-- not keep them; top, top_ids: the largest of each row, where the logits are not in the host's memory.
+function Runner:land(what, use)
+  if self.pool.peers then land_over_peers(self, what, use) else self:compute(what, use) end
+end
+
+function Runner:run(parts, wanted, use) self:land(self:launch(parts, wanted), use) end
+
+function Runner:depth() return self.pool.peers and self.pool.peers:depth() or 1 end
 
 -- Under other hooks or edited weights the same tokens have other values: what was captured and remembered goes. To be
 -- called before pages are shared, too.
@@ -333,9 +397,10 @@ function paged.each_row(logits, visit, top, ids, whole)
 end
 
 -- A runner's tensors lie on its model's runtime, and its steps run there.
-local make, run, extend = paged.new, Runner.run, Runner.extend
+local make, launch, land, extend = paged.new, Runner.launch, Runner.land, Runner.extend
 function paged.new(model, opt) return model.runtime:use(make, model, opt) end
-function Runner:run(...) return self.model.runtime:use(run, self, ...) end
+function Runner:launch(...) return self.model.runtime:use(launch, self, ...) end
+function Runner:land(...) return self.model.runtime:use(land, self, ...) end
 function Runner:extend(...) return self.model.runtime:use(extend, self, ...) end
 
 return paged

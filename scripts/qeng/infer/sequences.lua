@@ -11,6 +11,10 @@
 --   kind:bytes(tokens, shape)   bytes that so many tokens of a sequence take; shape: {kv = as in model/kv_types.lua,
 --                               page_tokens =}
 --   kind:open(shape)            a state; shape also has pages, exact_pages, rows and sequences, the most of a step
+--   kind:rollback(length, from, page_tokens)  the length to which a sequence of `from` has to go back, to have `length`
+--                               at most
+--   kind:ahead(length)          optional: how many tokens after the next one a sequence of `length` can take back one
+--                               by one
 --   kind:exact_bytes(shape)     optional: bytes of exact rows, beside what tokens take, in shape.exact_pages
 --   kind:count(kinds)           optional: called with all kinds of the model before the others
 --   kind:page(context)          of a state that is as large as many tokens' keys and values: by default a page holds so
@@ -22,10 +26,8 @@
 --   state:prepare(step)         optional: before each step, also before a captured one, which runs no Lua of the mixer
 --   state:copy(pairs, exact)    copies pages to others, and exact pages: [n, 2] i32, as for q.pages.copy_pages, or nil
 --   state:stored()              where the pages are: {{tensor, rows of a page, exact = whether of exact rows}, ...}
---   state:rollback(length, from)  the length to which a sequence of `from` has to go back, to have `length` at most
---   state:ahead(length)         optional: how many tokens after the next one a sequence of `length` can take back one
---                               by one
 --   state:free()
+-- A kind of a layer that a peer computes has no state here (kind.elsewhere); sequences.peers opens them there.
 
 local kv_types = require "qeng.model.kv_types"
 local q = require "qeng.core"
@@ -80,7 +82,8 @@ end
 function sequences.new(model, shape)
   local spec, exact_pages, exact_bytes = kv_types.parse(shape.kv), sequences.exact(model, shape)
   local self = setmetatable({
-    states = {}, page_tokens = shape.page_tokens, page_bytes = sequences.bytes(model, shape.page_tokens, shape),
+    kinds = { unpack(model.states) }, states = {}, own = {}, page_tokens = shape.page_tokens,
+    page_bytes = sequences.bytes(model, shape.page_tokens, shape),
     exact_pages = exact_pages, exact_bytes = exact_bytes,
     pool = q.pages.pool {
       pages = shape.pages, page_tokens = shape.page_tokens, remember = shape.remember, exact_pages = exact_pages,
@@ -88,7 +91,13 @@ function sequences.new(model, shape)
     },
   }, Sequences)
   local whole = setmetatable({ exact_pages = exact_pages }, { __index = shape })
-  for i, kind in ipairs(model.states) do self.states[i] = kind:open(whole) end
+  for i, kind in ipairs(self.kinds) do
+    if not kind.elsewhere then
+      self.states[i] = kind:open(whole)
+      table.insert(self.own, self.states[i])
+    end
+  end
+  self.peers = model.peers and model.peers:open(shape, self.pool)
   return self
 end
 
@@ -109,7 +118,9 @@ local function nearest(self, id, length, from)
   local reached = length
   repeat
     length = reached
-    for _, state in ipairs(self.states) do reached = math.min(reached, state:rollback(reached, from)) end
+    for _, kind in ipairs(self.kinds) do
+      reached = math.min(reached, kind:rollback(reached, from, self.page_tokens))
+    end
     reached = self.pool:reachable(id, reached)
   until reached == length
   return length
@@ -118,8 +129,8 @@ end
 -- How many tokens after the next one, guesses, a sequence can take back without losing those before them.
 function Sequences:ahead(id)
   local length, count = self.pool:length(id), math.huge
-  for _, state in ipairs(self.states) do
-    if state.ahead then count = math.min(count, state:ahead(length)) end
+  for _, kind in ipairs(self.kinds) do
+    if kind.ahead then count = math.min(count, kind:ahead(length)) end
   end
   return count
 end
@@ -135,15 +146,19 @@ end
 -- Reserves room for tokens first .. last of `ids` (by default all). False if pages lack; then nothing changed.
 function Sequences:extend(id, ids, first, last)
   if not self.pool:extend(id, ids, first, last) then return false end
-  local copied, exact = self.pool:copies()
-  if copied then
-    q.scope(function()
-      local function pairs_of(list) return list and q.tensor(list, "i32"):reshape { #list / 2, 2 } end
-      local pages, exact_pages = pairs_of(copied), pairs_of(exact)
-      for _, state in ipairs(self.states) do state:copy(pages, exact_pages) end
-    end)
-  end
+  self:copy(self.pool:copies())
   return true
+end
+
+-- Copies pages, and pages of exact rows: lists of from, to, from, to ..., or nil.
+function Sequences:copy(copied, exact)
+  if not copied then return end
+  q.scope(function()
+    local function pairs_of(list) return list and q.tensor(list, "i32"):reshape { #list / 2, 2 } end
+    local pages, exact_pages = pairs_of(copied), pairs_of(exact)
+    for _, state in ipairs(self.own) do state:copy(pages, exact_pages) end
+  end)
+  if self.peers then self.peers:copy(copied, exact) end
 end
 
 -- All of the sequence's tokens were run: its full pages may be shared.
@@ -173,7 +188,12 @@ function Sequences:fill(step, ids, counts)
     tokens = step.tokens, positions = step.positions, slots = step.slots, cu_q = step.cu_q, lengths = step.lengths,
     pages = step.pages, before = step.before, after = step.after, exact_slots = step.exact_slots, exact = step.exact,
   }, ids, counts)
-  for _, state in ipairs(self.states) do
+  self:prepare(step)
+end
+
+-- Tells the states of a step that is about to run.
+function Sequences:prepare(step)
+  for _, state in ipairs(self.own) do
     if state.prepare then state:prepare(step) end
   end
 end
@@ -189,7 +209,8 @@ function Sequences:spans(ids, counts)
 end
 
 function Sequences:free()
-  for _, state in ipairs(self.states) do state:free() end
+  for _, state in ipairs(self.own) do state:free() end
+  if self.peers then self.peers:close() end
 end
 
 return sequences

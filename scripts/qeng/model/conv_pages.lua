@@ -22,7 +22,7 @@ function Kind:open(shape)
   local pool = q.scope(function()
     return q.keep(q.empty({ shape.pages, self.depth, self.channels }, "f32", "kv"))
   end)
-  return setmetatable({ pool = pool, back = self.back, depth = self.depth, page_tokens = shape.page_tokens }, Pages)
+  return setmetatable({ pool = pool, depth = self.depth, page_tokens = shape.page_tokens }, Pages)
 end
 
 -- The convolution of a step's rows [rows, channels].
@@ -39,12 +39,12 @@ end
 
 function Pages:copy(pairs_) q.pages.copy_pages(in_rows(self.pool), pairs_, self.depth) end
 
-function Pages:rollback(length, from)
-  return from - length <= self.back and length or length - length % self.page_tokens
+function Kind:rollback(length, from, page_tokens)
+  return from - length <= self.back and length or length - length % page_tokens
 end
 
 -- How many tokens after the next one can be taken back one by one, unless all that lead to a full page can.
-function Pages:ahead() return self.back > 0 and self.back or math.huge end
+function Kind:ahead() return self.back > 0 and self.back or math.huge end
 
 function Pages:stored() return { { in_rows(self.pool), self.depth } } end
 

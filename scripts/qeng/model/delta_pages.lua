@@ -55,12 +55,12 @@ function Pages:copy(pairs_)
 end
 
 -- Of the chunk that the last of `from` tokens is in, one has to stay: nothing is kept of the state before it.
-function Pages:rollback(length, from)
+function Kind:rollback(length, from, page_tokens)
   if length > 0 and math.floor((length - 1) / chunk) == math.floor((from - 1) / chunk) then return length end
-  return length - length % self.page_tokens
+  return length - length % page_tokens
 end
 
-function Pages:ahead(length) return chunk - 1 - length % chunk end
+function Kind:ahead(length) return chunk - 1 - length % chunk end
 
 function Pages:stored() return { { in_pages(self.state), 1 }, { in_pages(self.rows), 1 } } end
 

@@ -119,8 +119,7 @@ local function layer_of(p, name, e, out, inputs, bias)
   if p:at(name):rotation("weight", inputs) then
     q.error("unsupported", ("%s: experts that are stored rotated are not supported"):format(layer.name))
   end
-  table.insert(p.model.linears, layer)
-  return layer
+  return p:register(layer)
 end
 
 -- Rows first[e] .. of x under expert e and its part of the adapter, or of none. apart: in inference.

@@ -18,32 +18,38 @@ local mtp = require "qeng.model.mtp"
 local new_tokens = require "qeng.model.new_tokens"
 local nn = require "qeng.model.nn"
 local peft = require "qeng.model.peft"
+local range = require "qeng.model.range"
 local stream = require "qeng.model.stream"
 
 local Model = {}
 Model.__index = Model
 
--- A source is a function (name, shape, plus_one, arch, c) that gives a parameter's tensor.
+-- A source is a function (name, shape, plus_one, elsewhere, arch, c) that gives a parameter's tensor. elsewhere: a peer
+-- has it (model/range.lua); the source then checks that it is there, and gives nothing.
 
 -- The source of a checkpoint that has matrices as [in, out].
 local function turned(source, transposed)
   return function(name, shape, ...)
     if not transposed(name) then return source(name, shape, ...) end
     local stored = source(name, { shape[2], shape[1] }, ...)
-    return q.no_grad(q.scope, function() return q.keep(stored:transpose():clone():label "weights") end)
+    return stored and q.no_grad(q.scope, function() return q.keep(stored:transpose():clone():label "weights") end)
   end
 end
 
--- own: the user's model file, or nil. rotations: those of weights that are stored rotated (gguf/hadamard.lua).
-local function build(file, own, dtype, source, rotations)
+-- own: the user's model file, or nil. part: opt.range of load. rotations: those of weights that are stored rotated
+-- (gguf/hadamard.lua).
+local function build(file, own, part, dtype, source, rotations)
   local arch, c = architectures.of(file, own)
   if arch.transposed and not file.is_gguf then source = turned(source, arch.transposed) end
   if arch.source and not file.is_gguf then source = arch.source(source, file) end
   local model = setmetatable({
     runtime = q.runtime(), arch = arch, config = c, dtype = dtype, config_values = file.values, rotations = rotations,
     parameters = {}, linears = {}, states = {}, places = {}, ropes = {}, mode = "frozen", recompute = false,
+    range = range.of(part, c),
   }, Model)
-  local function of_model(name, shape, plus_one) return source(name, shape, plus_one, arch, c) end
+  local function of_model(name, shape, plus_one, elsewhere)
+    return source(name, shape, plus_one, elsewhere or false, arch, c)
+  end
   model.forward = arch.build(model, of_model, c)
   model.router_aux_loss = c.experts and c.experts.balance or 0
   -- A rotation that cannot be is refused now, not by the first forward pass.
@@ -58,7 +64,7 @@ local function load_gguf(path, opt)
   local checkpoint = gguf.open(path, opt, own)
   local file = config.wrap(checkpoint.values, path)
   file.rope_factors, file.layout, file.is_gguf = checkpoint.factors, checkpoint.layout, true
-  local model = build(file, own, checkpoint.dtype, checkpoint.source, checkpoint.rotations)
+  local model = build(file, own, opt.range, checkpoint.dtype, checkpoint.source, checkpoint.rotations)
   checkpoint.finish(model)
   stream.attach(model, opt)
   return model
@@ -80,6 +86,9 @@ end
 --                then matrices of f16 stay as they are stored, and all is computed in f32. A GGUF file's matrices of
 --                f16 and of block formats, and of bf16 under f32, stay as they are stored.
 --   writable     the weights get memory of their own, for full fine-tuning
+--   peers        workers that compute layers of it (scripts/qeng/peers/init.lua)
+--   range        {first =, count =, ends =, layers = of the whole model}: only these layers, and with `ends` embedding,
+--                last norm and head; peers have the others (model/range.lua)
 --   weights      for other weights on the CPU. "map" reads them where the file is mapped. "copy" reads them from a copy
 --                in large pages, which is faster, and is the default if memory has room for two. "stream" reads them
 --                from the mapped file, within opt.host_budget bytes for the whole process (model/stream.lua).
@@ -87,6 +96,7 @@ end
 --                the model's own folder is, unless its path is given here.
 function models.load(dir, opt)
   opt = opt or {}
+  if opt.peers and #opt.peers > 0 then return models.over_peers(dir, opt) end
   if opt.dtype == "fp8" then return fp8.set(models.load(dir, fp8.begin(opt))) end
   dir = hub.resolve_model(dir)
   if q.fs.kind(dir) == "file" then return load_gguf(dir, opt) end
@@ -95,6 +105,7 @@ function models.load(dir, opt)
       .. "and model.safetensors"):format(dir))
   end
   local file, weights = config.read(dir, q.weights.open(dir))
+  range.check(dir, opt)
   gguf.into_memory(weights, opt)
   stream.check(dir, opt)
   for _, remark in ipairs(weights:remarks()) do io.stderr:write(remark, "\n") end
@@ -105,7 +116,7 @@ function models.load(dir, opt)
     io.stderr:write(dir, ": weights of f16 are computed in f32, which loses nothing; dtype bf16 (--dtype bf16) drops "
       .. "three bits of each, and trains faster in less memory\n")
   end
-  local function source(name, shape, _, arch)
+  local function source(name, shape, _, elsewhere, arch)
     local half_of
     name, shape, half_of = experts.fused(weights, file:stored(name), shape)
     if half_of then file.fused_experts = true end
@@ -114,6 +125,7 @@ function models.load(dir, opt)
       q.error("format", ("%s: tensor %s is missing, though config.json asks for it"):format(dir, name))
     end
     known[name] = true
+    if elsewhere then return nil end
     local streamed, as = opt.weights == "stream", nil
     if streamed and file.transposed and file.transposed(name) then
       q.error("unsupported", ("%s: tensor %s is [in, out], and cannot be streamed: write the model as a GGUF file "
@@ -134,7 +146,7 @@ function models.load(dir, opt)
     })
     return half_of and half_of(tensor) or tensor
   end
-  local model = build(file, architectures.read(opt.model_file), nil, source)
+  local model = build(file, architectures.read(opt.model_file), opt.range, nil, source)
   model.dtype, model.dir, model.saved_dtype = dtype, dir, half and not opt.writable and "f16" or nil
   for _, layer in ipairs(model.linears) do
     local scale = layer.name .. ".weight_scale"
@@ -171,8 +183,13 @@ function models.random(values, opt)
   if opt.dtype == "fp8" then return fp8.set(models.random(values, fp8.begin(opt))) end
   local draw, dtype = 0, opt.dtype or "f32"
   local own = architectures.read(opt.model_file)
-  return build(config.wrap(values), own, dtype, opt.weights or function(name, shape, plus_one, arch)
+  local function given(name, shape, plus_one, elsewhere)
+    return not elsewhere and opt.weights(name, shape, plus_one) or nil
+  end
+  return build(config.wrap(values), own, opt.range, dtype, opt.weights and given
+    or function(name, shape, plus_one, elsewhere, arch)
     draw = draw + 1
+    if elsewhere then return nil end
     local initial = arch.initial and arch.initial(name, shape)
     if initial then return q.tensor(initial, "f32"):to(dtype):label "weights" end
     if #shape == 1 then

@@ -106,6 +106,9 @@ function kv_auto.resolve(model, kv)
     q.error("value", ("kv = %s: that mean was not measured in this model here; give mean=auto"):format(kv))
   end
   if not spec.auto and spec.mean ~= "auto" then return kv end
+  if model.range then
+    q.error("unsupported", ("kv = %s: what it measures lies in layers that peers have: give a type as tq4"):format(kv))
+  end
   if model.kv_measured[kv] then return model.kv_measured[kv] end
   local errors, means = kv_auto.measure(model, spec)
   local taken, wide, all = kv_types.unmeasured(kv), {}, {}

@@ -111,7 +111,7 @@ function Pages:copy(pairs_, exact_pairs)
   end
 end
 
-function Pages:rollback(length) return length end
+function Kind:rollback(length) return length end
 
 function Pages:stored()
   local list = {}

@@ -15,18 +15,27 @@ local Params = {}
 Params.__index = Params
 
 -- source(name, shape, plus_one) returns a tensor; plus_one: it belongs to a norm that adds one to its weight. Every
--- parameter and linear layer is registered in `model`.
-function nn.params(model, source, prefix)
-  return setmetatable({ model = model, source = source, prefix = prefix or "" }, Params)
+-- parameter and linear layer is registered in `model`. elsewhere: peers have what is made at this position: its layers
+-- are made, as their states count, but have no weights and are not called.
+function nn.params(model, source, prefix, elsewhere)
+  return setmetatable({ model = model, source = source, prefix = prefix or "", elsewhere = elsewhere }, Params)
 end
 
-function Params:at(name)
-  return nn.params(self.model, self.source, self.prefix .. name .. ".")
+function Params:at(name, elsewhere)
+  return nn.params(self.model, self.source, self.prefix .. name .. ".", elsewhere or self.elsewhere)
+end
+
+-- Stands where a peer has the weight.
+local function on_a_peer(name)
+  return setmetatable({}, { __index = function()
+    q.error("value", name .. ": a peer has this weight, and only generation (model:engine) reaches it")
+  end })
 end
 
 function Params:weight(name, shape, plus_one)
   local full = self.prefix .. name
-  local tensor = self.source(full, shape, plus_one)
+  local tensor = self.source(full, shape, plus_one, self.elsewhere)
+  if self.elsewhere then return on_a_peer(full) end
   tensor:label(full)
   table.insert(self.model.parameters, { name = full, tensor = tensor })
   return tensor
@@ -34,8 +43,15 @@ end
 
 -- Registers what a new mixer keeps of a sequence (infer/sequences.lua). Returns its place among the model's states.
 function Params:state(kind)
+  kind.elsewhere = self.elsewhere
   table.insert(self.model.states, kind)
   return #self.model.states
+end
+
+-- Registers a new linear layer, which gets adapters by its name.
+function Params:register(layer)
+  if not self.elsewhere then table.insert(self.model.linears, layer) end
+  return layer
 end
 
 -- Registers a place where hooks may read or change what passes (model/hooks.lua). Returns the function through which it
@@ -44,7 +60,7 @@ function Params:place(name)
   local model, prefix = self.model, part_names.plain(self.model, self.prefix)
   local position = prefix:gsub("^model%.", ""):gsub("%.$", "")
   local place = not name and position or position == "" and name or position .. "." .. name
-  table.insert(model.places, place)
+  if not self.elsewhere then table.insert(model.places, place) end
   return function(x)
     if not model.hooks then return x end
     return hooks.pass(model, place, x)
@@ -163,9 +179,9 @@ end
 -- gives an output for each.
 function Params:linear(name, out, inputs, bias, parts)
   local p = self:at(name)
-  local index = parts and {}
-  for i = 1, parts and out or 0 do index[i] = i - 1 end
-  local layer = setmetatable({
+  local index = parts and not self.elsewhere and {}
+  for i = 1, index and out or 0 do index[i] = i - 1 end
+  return self:register(setmetatable({
     model = self.model,
     name = self.prefix .. name,
     role = name,
@@ -174,9 +190,7 @@ function Params:linear(name, out, inputs, bias, parts)
     rotation = p:rotation("weight", inputs),
     parts = parts,
     index = index and q.keep(q.tensor(index, "i32")),
-  }, Linear)
-  table.insert(self.model.linears, layer)
-  return layer
+  }, Linear))
 end
 
 local Norm = {}
@@ -371,17 +385,22 @@ end
 -- embedding's. model.neftune: the strength of noise on the embedded tokens while training. seq: positions, cu_q, cu_k,
 -- rope, rope_local; or positions, the ropes and inference (infer/paged.lua). With model.recompute each block is one
 -- checkpoint. It then adds its branch itself, so that one tensor is kept for a block and not two.
+-- model.range: {first =, count =, ends =} where peers have the layers outside of it, and unless `ends` what is before
+-- the first and behind the last (model/range.lua). Then model.pieces is the way: enter(tokens, seq) -> x, advance(x,
+-- seq) -> x, branch of the own layers, leave(x, branch) -> hidden, residual.
 function nn.decoder(model, source, c, new_block)
-  local p = nn.params(model, source)
+  local range = model.range or { first = 0, count = c.layers, ends = true }
+  local p = nn.params(model, source, "", not range.ends)
   local names = c.names or part_names.most
   model.names = c.names
   local body = p:at(names.body)
   model.embed = body:weight(names.embed .. ".weight", { c.vocab, c.hidden })
   local places = c.learned_positions and body:weight(names.positions .. ".weight", { c.max_position, c.hidden })
-  local blocks, passed = {}, { embed = body:place "embed" }
+  local blocks, passed, trunk = {}, { embed = body:place "embed" }, nn.params(model, source, body.prefix)
   for i = 0, c.layers - 1 do
-    local at = body:at(names.layers .. "." .. i)
-    blocks[i + 1], passed[i + 1] = new_block(at, i), at:place()
+    local at = trunk:at(names.layers .. "." .. i, i < range.first or i >= range.first + range.count)
+    local block, place = new_block(at, i), at:place()
+    if not at.elsewhere then table.insert(blocks, { "layers." .. i, i + 1, block, place }) end
   end
   local norm = norm_of(body, names.norm, c)
   passed.norm = body:place "norm"
@@ -407,13 +426,19 @@ function nn.decoder(model, source, c, new_block)
 
   model.embed_rows = embed
 
-  return function(tokens, seq)
-    local weights = model.stream  -- model/stream.lua: unit 0 is the embedding, i a block, the last one norm and head
+  -- model.stream (model/stream.lua): unit 0 is the embedding, i a block, the last one norm and head.
+  local function enter(tokens, seq)
+    local weights = model.stream
     if weights then weights:use(0) end
-    local x, branch = passed.embed(q.block("embed", embed, tokens, seq.positions, seq.cu_q)), nil
+    local x = passed.embed(q.block("embed", embed, tokens, seq.positions, seq.cu_q))
     if weights then weights:mark() end
-    for i, block in ipairs(blocks) do
-      local name = "layers." .. (i - 1)
+    return x
+  end
+
+  local function advance(x, seq)
+    local weights, branch = model.stream, nil
+    for _, each in ipairs(blocks) do
+      local name, i, block, pass = unpack(each)
       if weights and not model.recompute then weights:use(i) end
       if model.recompute then
         x = q.checkpoint(name, function(input)
@@ -431,13 +456,25 @@ function nn.decoder(model, source, c, new_block)
         x, branch = q.block(name, block, x, branch, seq)
         if weights then weights:mark(i) end  -- its gradient begins here
       end
-      if model.hooks and model.hooks[name] then x, branch = passed[i](branch and x + branch or x), nil end
+      if model.hooks and model.hooks[name] then x, branch = pass(branch and x + branch or x), nil end
     end
-    if weights then weights:use(c.layers + 1) end
+    return x, branch
+  end
+
+  local function leave(x, branch)
+    if model.stream then model.stream:use(c.layers + 1) end
     local residual, hidden = q.block("norm", norm.of_sum, norm, x, branch)
     hidden = passed.norm(hidden)
     if c.logit_scale then hidden = hidden * c.logit_scale end
     return of_head and q.hadamard(hidden, of_head) or hidden, residual
+  end
+
+  model.pieces = { enter = enter, advance = advance, leave = leave }
+  return function(tokens, seq)
+    if model.range then
+      q.error("unsupported", "peers have layers of this model, and only generation (model:engine) reaches them")
+    end
+    return leave(advance(enter(tokens, seq), seq))
   end
 end
 

@@ -38,7 +38,7 @@ end
 
 function Pages:copy(pairs_) q.pages.copy_pages(self.pool, pairs_, 1) end
 
-function Pages:rollback(length) return length - length % self.page_tokens end
+function Kind:rollback(length, _, page_tokens) return length - length % page_tokens end
 
 function Pages:stored() return { { self.pool, 1 } } end
 

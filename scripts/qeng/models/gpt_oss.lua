@@ -59,7 +59,7 @@ function GptOss.source(source, file)
     if packed and kind == "weight" then return source(stem .. part, shape, ...) end
     local own, size = stored(name, shape)
     local whole = source(own, size, ...)
-    return q.no_grad(q.scope, function()
+    return whole and q.no_grad(q.scope, function()
       if part ~= "down_proj" then whole = whole:slice(-1, part == "up_proj" and 1 or 0, nil, 2) end
       if kind == "weight" then whole = whole:transpose(2, 3) end
       return q.keep(whole:clone():label "weights")

@@ -60,7 +60,6 @@ end
 
 function State:free() end
 function State:copy() end
-function State:rollback(length) return length end
 function State:stored() return {} end
 
 -- body(), with scorers that it makes (infer/scoring.lua) on simulated caches. opt: {method =, tail =, sinks =}. Leaves
@@ -73,6 +72,7 @@ function simulated.use(model, opt, body)
     if kind.layer then
       model.states[i] = {
         bytes = function() return 0 end,
+        rollback = function(_, length) return length end,
         open = function() return setmetatable({ layer = kind.layer, opt = opt }, State) end,
       }
     end

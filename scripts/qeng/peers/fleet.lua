@@ -1,0 +1,310 @@
+-- The peers of a coordinator, and the layers of its model that they have. The coordinator has the embedding, the last
+-- norm and the head, the pages' pool, samplers and requests; layers are in stages (peers/stage.lua), on workers or in
+-- this process. A step goes from here through each stage and back, a star. So one process sees every failure, and
+-- workers need no keys of each other; a line of workers would save one hop each, some 0.1 ms on a local network.
+--
+--   local fleet = fleets.new { peers = q.peers.open { keys = keys }, files = files, say = print }
+--   fleet:dial { "10.0.0.2:28766" }
+--   local model = fleet:load(path, { dtype = "bf16" }, ranges)      -- then model:engine() as of any model
+--
+-- A worker that is gone, does not answer in time, or answers with an error, is an error of code "peer". Fleet:recover
+-- then gives its layers to others, and the engine computes its sequences anew from their tokens (infer/steps.lua).
+-- One that failed is not asked again until it has gone and come back.
+
+local caches = require "qeng.peers.cache"
+local models = require "qeng.model"
+local q = require "qeng.core"
+local stages = require "qeng.peers.stage"
+local wires = require "qeng.peers.wire"
+
+local fleets = {}
+local Fleet = {}
+Fleet.__index = Fleet
+
+local protocol = 1
+local probe = 2 ^ 20  -- bytes, to measure a link
+
+-- opt: peers (q.peers.open), files (peers/files.lua), wire (peers/wire.lua), say(text), patience (seconds in which a
+-- worker that lives has to answer a step, 5), grace (seconds in which one that was lost may come back, before its layers
+-- are refused, 3).
+function fleets.new(opt)
+  return setmetatable({
+    peers = opt.peers, files = opt.files, wire_name = opt.wire, say = opt.say or function() end,
+    patience = opt.patience or 5, grace = opt.grace or 3,
+    workers = {}, stages = {}, caches = {}, pending = {}, requests = 0, numbers = 0, moved = 0, lost = 0, dropped = 0,
+  }, Fleet)
+end
+
+-- ---------------------------------------------------------------- asking
+
+local function gone(worker, why)
+  return { code = "peer", message = ("peer %s is gone: %s"):format(worker.name, why), worker = worker }
+end
+
+-- Does what one event asks for. Returns whether there was one within so many seconds.
+function Fleet:pump(seconds)
+  local event = self.peers:wait(seconds)
+  if not event then return false end
+  local worker = self.workers[event.peer]
+  if event.kind == "here" then
+    worker = worker or { peer = event.peer }
+    self.workers[event.peer] = worker
+    worker.name, worker.here, worker.about, worker.hung, worker.failed = event.name, true, nil, nil, nil
+    worker.visits = (worker.visits or 0) + 1  -- what it had loaded before it has no more
+    self:post(worker, "hello", {}, function(answer) worker.about = q.json.decode(answer.text) end)
+  elseif event.kind == "gone" and worker then
+    if worker.here then self.say(("peer %s is gone: %s"):format(worker.name, event.why)) end
+    worker.here, worker.why = false, event.why
+    for _, asked in pairs(self.pending) do
+      if asked.worker == worker then asked.failed = gone(worker, event.why) end
+    end
+  elseif event.kind == "frame" and worker and not (self.files and self.files:take(event)) then
+    local asked = self.pending[event.request]
+    if not asked or asked.worker ~= worker then
+      self.dropped = self.dropped + 1  -- late, of what nobody waits for any more
+    else
+      asked.answer = event
+      if asked.use then
+        self.pending[event.request] = nil
+        if event.type ~= "error" then asked.use(event) end
+      end
+    end
+  end
+  return true
+end
+
+-- Sends a frame to a worker. said: its text, a table or a string. use(answer): called with the answer; without it,
+-- Fleet:await takes it. more: epoch, position, data.
+function Fleet:post(worker, type, said, use, more)
+  if not worker.here then error(gone(worker, worker.why or "it was not there yet"), 0) end
+  self.requests = self.requests + 1
+  local asked = { worker = worker, request = self.requests, use = use, type = type, at = q.time() }
+  self.pending[asked.request] = asked
+  local frame = more or {}
+  frame.type, frame.request = type, asked.request
+  frame.text = _G.type(said) == "string" and said or q.json.encode(said)
+  self.peers:send(worker.peer, frame)
+  return asked
+end
+
+-- The same for what has no answer, to a worker that may be gone.
+function Fleet:tell(worker, type, said)
+  if worker.here then pcall(self.peers.send, self.peers, worker.peer, { type = type, text = q.json.encode(said) }) end
+end
+
+-- Seconds that are left of those in which an answer has to come, at most 1.
+function Fleet:left(asked, seconds) return seconds and math.min(1, asked.at + seconds - q.time()) or 1 end
+
+-- A number that this fleet did not use before.
+function Fleet:next_number()
+  self.numbers = self.numbers + 1
+  return self.numbers
+end
+
+-- The answer to what was posted. seconds: after which the worker counts as hung; nil: as long as it lives.
+function Fleet:await(asked, seconds)
+  while not asked.answer and not asked.failed do
+    local left = self:left(asked, seconds)
+    -- What has come counts, however late it is: this process may have been the one that stood still.
+    if not self:pump(math.max(left, 0)) and left <= 0 then
+      asked.failed = gone(asked.worker, ("no answer to %s within %.1f s"):format(asked.type, seconds))
+      asked.worker.hung = true
+    end
+  end
+  self.pending[asked.request] = nil
+  if asked.failed then error(asked.failed, 0) end
+  local answer = asked.answer
+  if answer.type == "error" then
+    local ok, said = pcall(q.json.decode, answer.text)
+    said = ok and type(said) == "table" and said or {}
+    local text = ("peer %s: %s: %s"):format(asked.worker.name, asked.type, tostring(said.message))
+    asked.worker.failed = text
+    self.say(text)
+    error({ code = "peer", message = text, worker = asked.worker }, 0)
+  end
+  return answer
+end
+
+-- ---------------------------------------------------------------- who is there
+
+-- Calls workers at these addresses: {"host:port" or {address =, key = of the worker, where it is not known by name}...}.
+function Fleet:dial(addresses)
+  for _, each in ipairs(addresses) do
+    local address, key = each, nil
+    if type(each) == "table" then address, key = each.address, each.key end
+    local peer = self.peers:dial(address, key)
+    self.workers[peer] = self.workers[peer] or { peer = peer, name = address, here = false, why = "not reached yet" }
+  end
+end
+
+-- Waits until all that were called have said what they are, at most so many seconds. Returns those that have.
+function Fleet:gather(seconds)
+  local till = q.time() + seconds
+  local function missing()
+    for _, worker in pairs(self.workers) do
+      if not worker.about then return true end
+    end
+  end
+  while missing() and q.time() < till do self:pump(0.1) end
+  return self:ready()
+end
+
+-- Workers that can be planned with, in the order they were called.
+function Fleet:ready()
+  while self:pump(0) do end
+  local list = {}
+  for _, worker in pairs(self.workers) do
+    local about = worker.about
+    if worker.here and about and not worker.hung and not worker.failed then
+      if about.protocol ~= protocol or about.version ~= q.version then
+        self.say(("peer %s is of qeng %s, this is %s: it is left out"):format(worker.name, tostring(about.version),
+          q.version))
+      else
+        list[#list + 1] = worker
+      end
+    end
+  end
+  table.sort(list, function(a, b) return a.peer < b.peer end)
+  return list
+end
+
+-- The link to a worker, measured once: {latency = seconds of a hop, bandwidth = bytes a second}.
+function Fleet:link(worker)
+  if worker.link then return worker.link end
+  local function seconds(bytes)
+    local began = q.time()
+    self:await(self:post(worker, "hello", {}, nil, { data = bytes > 0 and ("\0"):rep(bytes) or nil }))
+    return q.time() - began
+  end
+  local round, sent = math.huge, math.huge
+  for _ = 1, 5 do round = math.min(round, seconds(0)) end
+  for _ = 1, 3 do sent = math.min(sent, seconds(probe)) end
+  worker.link = { latency = round / 2, bandwidth = probe / math.max(sent - round, 1e-6) }
+  return worker.link
+end
+
+-- ---------------------------------------------------------------- layers
+
+-- Whether a stage is loaded, as far as is known here.
+function Fleet.stands(stage)
+  local worker = stage.worker
+  return stage.here or stage.ready and worker.here and not worker.hung and not worker.failed
+    and stage.visit == worker.visits
+end
+
+local function same(a, b) return a.worker == b.worker and a.first == b.first and a.count == b.count end
+
+-- Sends a stage's worker what it lacks, and has it load its layers.
+local function begin_load(self, stage)
+  stage.number, stage.visit = self:next_number(), stage.worker.visits
+  stage.asked = self:post(stage.worker, "load", {
+    stage = stage.number, model = self.files:about(), dtype = self.model.dtype,
+    range = { first = stage.first, count = stage.count, layers = self.model.config.layers },
+  })
+end
+
+local function load_here(self, stage)
+  stage.here = stages.new(models.load(self.path, {
+    dtype = self.model.dtype, weights = self.load_options.weights, runtime = self.load_options.runtime,
+    range = { first = stage.first, count = stage.count, layers = self.model.config.layers },
+  }))
+end
+
+local function drop(self, stage)
+  if stage.here then
+    stage.here:free()
+  elseif Fleet.stands(stage) then
+    self:tell(stage.worker, "unload", { stage = stage.number })
+  end
+end
+
+-- Has the layers lie as `ranges` says: {{worker = nil: in this process, first =, count =}...} in the order of layers.
+-- Stages that stay keep their weights.
+function Fleet:place(ranges)
+  local before, list = { unpack(self.stages) }, {}
+  for i, range in ipairs(ranges) do
+    list[i] = { worker = range.worker, first = range.first, count = range.count, steps = 0, opened = {} }
+    for k, stage in ipairs(before) do
+      if same(stage, range) and Fleet.stands(stage) then
+        list[i] = table.remove(before, k)
+        break
+      end
+    end
+  end
+  for _, stage in ipairs(before) do drop(self, stage) end
+  self.stages = list
+  for _, stage in ipairs(list) do
+    if stage.worker and not stage.ready then begin_load(self, stage) end
+  end
+  for _, stage in ipairs(list) do
+    if not stage.worker and not stage.here then load_here(self, stage) end
+  end
+  for _, stage in ipairs(list) do
+    if stage.worker and not stage.ready then
+      local said = q.json.decode(self:await(stage.asked).text)
+      stage.ready, stage.bytes = true, said.bytes
+    end
+  end
+end
+
+-- The model at `path`. opt: of q.load. planner(workers): the ranges (Fleet:place) of its layers among this process and
+-- those workers; an error of code "memory" where they cannot hold it.
+function Fleet:load(path, opt, planner)
+  self.planner = planner
+  local ranges, layers = planner(self:ready()), 0
+  for _, range in ipairs(ranges) do layers = layers + range.count end
+  local own = { range = { first = 0, count = 0, ends = true, layers = layers } }
+  for name, value in pairs(opt) do own[name] = value end
+  self.path, self.load_options = path, opt
+  self.model = models.load(path, own)
+  self.model.peers = self
+  self.wire = wires.new(self.wire_name, self.model)
+  self:place(ranges)
+  return self.model
+end
+
+-- ---------------------------------------------------------------- sequence states
+
+-- The states of all layers' sequences (peers/cache.lua), in pages that `pool` deals out. shape: as for sequences.new.
+function Fleet:open(shape, pool)
+  local cache = caches.new(self, shape, pool)
+  cache:open()
+  self.caches[cache] = true
+  return cache
+end
+
+-- ---------------------------------------------------------------- when a worker is lost
+
+-- Gives the layers of workers that are lost to those who can hold them. All sequences' states are empty afterwards.
+-- Raises why that cannot be, after waiting a little for a worker that comes back.
+function Fleet:recover()
+  local till = q.time() + self.grace
+  self.lost = self.lost + 1
+  while true do
+    local before = self.stages
+    local ok, err = pcall(function()
+      self:place(self.planner(self:ready()))
+      for cache in pairs(self.caches) do cache:open() end
+    end)
+    if ok then
+      for _, stage in ipairs(self.stages) do
+        local stays = false
+        for _, old in ipairs(before) do stays = stays or old == stage end
+        if not stays then
+          self.moved = self.moved + stage.count
+          self.say(("layers %d to %d are now %s"):format(stage.first, stage.first + stage.count - 1,
+            stage.worker and "on peer " .. stage.worker.name or "here"))
+        end
+      end
+      return
+    end
+    local code = type(err) == "table" and err.code
+    if code ~= "peer" and (code ~= "memory" or q.time() > till) then
+      error(err, 0)
+    elseif code == "memory" then
+      self:pump(0.1)
+    end
+  end
+end
+
+return fleets

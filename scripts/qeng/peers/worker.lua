@@ -1,0 +1,197 @@
+-- A worker: it has layers of models for coordinators that know its key and whose key it knows, and computes steps
+-- through them (peers/stage.lua). What it is asked, frame by frame; text is JSON unless said, and each is answered:
+--   hello   {}                                     hello  what the worker is (Worker:about)
+--   load    {stage, model = {hash, name}, range = {first, count, layers}, dtype}     ready {bytes, seconds}
+--   adapter {stage, number, hash, name, scale}     ready {}
+--   open    {stage, cache, kv, pages, page_tokens, rows, sequences, context, wire}   ready {bytes, seconds}
+--   step    epoch: the cache, position: how many steps before it; text: PagePool:pack, data: the rows that come in
+--                                                  result  text: seconds that it took, data: the rows that go out
+--   close   {cache}, unload {stage}                no answer
+-- What cannot be done is answered by error {code, message}. Files that are not here are pulled from the coordinator
+-- (peers/files.lua). When a coordinator is gone, all that it had here is freed.
+
+local models = require "qeng.model"
+local q = require "qeng.core"
+local stages = require "qeng.peers.stage"
+local wires = require "qeng.peers.wire"
+
+local workers = {}
+local Worker = {}
+Worker.__index = Worker
+
+workers.protocol = 1
+
+-- opt: peers (of q.peers.open), files (peers/files.lua), name, memory (the most bytes that stages may take), limits (of
+-- q.limits), weights (as for q.load), say(text).
+function workers.new(opt)
+  local device = {}
+  for _, each in ipairs(q.devices()) do
+    if each.in_use then device = each end
+  end
+  return setmetatable({
+    peers = opt.peers, files = opt.files, name = opt.name, memory = opt.memory, weights = opt.weights,
+    say = opt.say or function() end, device = device.description or device.name, limits = opt.limits, guests = {},
+  }, Worker)
+end
+
+-- What a coordinator plans with. limits: as q.limits measured them.
+function Worker:about()
+  local held = 0
+  for _, account in pairs(q.memory()) do held = held + account.bytes end
+  return {
+    protocol = workers.protocol, version = q.version, name = self.name, device = self.device, limits = self.limits,
+    memory = self.memory, free = math.max(0, self.memory - held), files = q.json.array(self.files:hashes()),
+  }
+end
+
+-- A field of what a coordinator said; kind: a Lua type, or "count": a whole number from 0.
+local function field(said, name, kind)
+  local value = said[name]
+  local ok = type(value) == (kind == "count" and "number" or kind)
+  if ok and kind == "count" then ok = value >= 0 and value < 2 ^ 31 and value % 1 == 0 end
+  if not ok then q.error("format", ("%s is no %s"):format(name, kind)) end
+  return value
+end
+
+local function stage_of(guest, number)
+  return guest.stages[number] or q.error("value", ("no stage %d was loaded"):format(number))
+end
+
+local answers = {}
+
+function answers.hello(self) return "hello", self:about() end
+
+function answers.load(self, guest, said)
+  local number, model, range = field(said, "stage", "count"), field(said, "model", "table"), field(said, "range", "table")
+  if guest.stages[number] then q.error("value", ("stage %d is loaded already"):format(number)) end
+  local path = self.files:path(field(model, "hash", "string"))
+  local began = q.time()
+  local loaded = models.load(path, {
+    range = {
+      first = field(range, "first", "count"), count = field(range, "count", "count"),
+      layers = field(range, "layers", "count"),
+    },
+    dtype = said.dtype ~= nil and field(said, "dtype", "string") or nil, weights = self.weights,
+  })
+  guest.stages[number] = stages.new(loaded)
+  local bytes = 0
+  for _, parameter in ipairs(loaded.parameters) do bytes = bytes + parameter.tensor:bytes() end
+  self.say(("%s: layers %d to %d of %s, %.2f GB"):format(guest.name, range.first, range.first + range.count - 1,
+    field(model, "name", "string"), bytes / 1e9))
+  return "ready", { bytes = bytes, seconds = q.time() - began }
+end
+
+function answers.adapter(self, guest, said)
+  local stage = stage_of(guest, field(said, "stage", "count"))
+  local adapter = stage.model:read_adapter(self.files:path(field(said, "hash", "string")))
+  for _, layer in pairs(adapter.layers) do layer.scale = layer.scale * field(said, "scale", "number") end
+  stage:add_adapter(field(said, "number", "count"), adapter)
+  return "ready", {}
+end
+
+function answers.open(_, guest, said)
+  local stage, number, began = stage_of(guest, field(said, "stage", "count")), field(said, "cache", "count"), q.time()
+  if guest.caches[number] then q.error("value", ("cache %d is open already"):format(number)) end
+  local shape = { kv = field(said, "kv", "string") }
+  for _, name in ipairs { "pages", "page_tokens", "rows", "sequences", "context" } do
+    shape[name] = field(said, name, "count")
+  end
+  local wire = wires.new(said.wire ~= nil and field(said, "wire", "string") or nil, stage.model)
+  local bytes = stage:open(number, shape)
+  guest.caches[number] = { stage = stage, wire = wire, steps = 0 }
+  return "ready", { bytes = bytes, seconds = q.time() - began }
+end
+
+function answers.step(_, guest, _, event, reply)
+  local number, began = event.epoch, q.time()
+  local cache = guest.caches[number] or q.error("value", ("no cache %d is open"):format(number))
+  if event.position ~= cache.steps then
+    q.error("value", ("step %d of cache %d, expected %d"):format(event.position, number, cache.steps))
+  end
+  cache.steps = cache.steps + 1
+  cache.stage:step(number, event.text, function(x) cache.wire:read(event.frame, x) end, function(y)
+    local data = cache.wire:written(y)
+    reply("result", ("%.6f"):format(q.time() - began), data)
+  end)
+end
+
+function answers.close(_, guest, said)
+  local number = field(said, "cache", "count")
+  local cache = guest.caches[number]
+  guest.caches[number] = nil
+  if cache then cache.stage:close(number) end
+end
+
+function answers.unload(_, guest, said)
+  local number = field(said, "stage", "count")
+  local stage = stage_of(guest, number)
+  for cache, each in pairs(guest.caches) do
+    if each.stage == stage then guest.caches[cache] = nil end
+  end
+  guest.stages[number] = nil
+  stage:free()
+end
+
+-- All that a coordinator has here goes.
+local function leave(self, peer)
+  local guest = self.guests[peer]
+  if not guest then return end
+  self.guests[peer] = nil
+  for _, stage in pairs(guest.stages) do stage:free() end
+  self.say(guest.name .. " has left")
+end
+
+local function answer(self, event)
+  local peer, answerer = event.peer, answers[event.type]
+  local guest = self.guests[peer]
+  local function reply(type, text, data)
+    self.peers:send(peer, {
+      type = type, request = event.request, epoch = event.epoch, position = event.position,
+      text = data and text or q.json.encode(text), data = data,
+    })
+  end
+  local ok, type, text = pcall(function()
+    if not answerer then q.error("format", "a worker takes no frame of type " .. event.type) end
+    local said = {}
+    if event.type ~= "step" then said = q.json.decode(event.text) end
+    if _G.type(said) ~= "table" then q.error("format", "its text is no object") end
+    return answerer(self, guest, said, event, reply)
+  end)
+  if ok and type then
+    reply(type, text)
+  elseif not ok then
+    local err = type
+    if _G.type(err) == "table" and err.code == "interrupted" then error(err, 0) end
+    local code, message = "internal", tostring(err)
+    if _G.type(err) == "table" then code, message = err.code, err.message end
+    self.say(("%s: %s: %s"):format(guest.name, event.type, message))
+    reply("error", { code = code, message = message })
+  end
+end
+
+-- Does what one event of q.peers asks for.
+function Worker:take(event)
+  if event.kind == "here" then
+    leave(self, event.peer)
+    self.guests[event.peer] = { name = event.name, stages = {}, caches = {} }
+    self.say(event.name .. " is here")
+  elseif event.kind == "gone" then
+    leave(self, event.peer)
+  elseif self.guests[event.peer] and not self.files:take(event) then
+    local ok, err = pcall(answer, self, event)
+    if not ok and (type(err) ~= "table" or err.code ~= "peer") then error(err, 0) end  -- gone meanwhile: it is told
+  end
+end
+
+-- Serves until it is told to end.
+function Worker:run()
+  q.host.defer_interrupt(true)
+  while not q.host.interrupted() do
+    local event = self.peers:wait(0.25)
+    if event then self:take(event) end
+  end
+  for peer in pairs(self.guests) do leave(self, peer) end
+  q.host.defer_interrupt(false)
+end
+
+return workers

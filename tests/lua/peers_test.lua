@@ -1,0 +1,145 @@
+-- Layers on workers (scripts/qeng/peers), over a network in this process (peers_fake.lua): whatever the split, whoever
+-- is lost, the texts are those of one process.
+local cases = require "engine_cases"
+local fake = require "peers_fake"
+local fleets = require "qeng.peers.fleet"
+local hybrid = require "hybrid_model"
+local q = require "qeng"
+local scratch = require "scratch"
+
+local function check(ok, ...)
+  if not ok then error(string.format(...), 2) end
+end
+
+-- Requests that come at different steps, long prompts among them, some of equal beginnings, some cancelled.
+local function texts(model, seed, opt)
+  local random, engine, list = cases.random(seed), model:engine(opt), {}
+  local function submit(i)
+    local ids, vocab = {}, model.config.vocab
+    for k = 1, 1 + random(i % 3 == 0 and 70 or 9) do ids[k] = i % 4 == 0 and k % vocab or random(vocab) end
+    list[i] = engine:submit {
+      ids = ids, max_tokens = 1 + random(24), seed = i, temperature = i % 2, stop_ids = {},
+      prompt_logprobs = i % 5 == 1 and 0 or nil,
+    }
+  end
+  for i = 1, 12 do
+    submit(i)
+    for _ = 1, random(4) do engine:step() end
+    if i % 6 == 0 then engine:cancel(list[i - 1]) end
+  end
+  engine:finish()
+  local result = {}
+  for i, r in ipairs(list) do
+    result[i] = (i + 1) % 6 == 0 and "cancelled" or table.concat(r.output, " ") .. " " .. r.finish
+  end
+  check(engine:stats().used == 0, "pages are left")
+  engine:close()
+  return table.concat(result, "\n")
+end
+
+-- Ranges of these sizes, on workers in turn; 0: none. `here` is the index of one that this process has.
+local function split(counts, here)
+  return function(workers)
+    if #workers == 0 then error({ code = "memory", message = "nobody is left" }, 0) end
+    local ranges, first = {}, 0
+    for i, count in ipairs(counts) do
+      local worker = workers[1 + (i - 1) % #workers]
+      if i == here then worker = nil end
+      if count > 0 then ranges[#ranges + 1] = { worker = worker, first = first, count = count } end
+      first = first + count
+    end
+    return ranges
+  end
+end
+
+local names = { "a", "b", "c", "d", "e" }
+local function fleet_of(path, planner, workers, opt)
+  local net = fake.new({ unpack(names, 1, workers) }, fake.files(path))
+  local fleet = fleets.new {
+    peers = net.peers, files = fake.files(path), wire = opt and opt.wire, patience = opt and opt.patience, grace = 0.2,
+  }
+  fleet:dial { unpack(names, 1, workers) }
+  check(#fleet:gather(1) == workers, "workers are missing")
+  return fleet, fleet:load(path, { dtype = opt and opt.dtype }, planner), net
+end
+
+local function saved(name, model)
+  local path = scratch.at(name)
+  model:save(path)
+  return path
+end
+
+-- Every kind of layer, split in 2, 3 and 5, with and without layers here.
+local models = {
+  qwen2 = { cases.model("qwen2", { layers = 5 }) }, gemma3 = { cases.model("gemma3", { layers = 5 }), kv = "f16" },
+  qwen3_moe = { cases.model("qwen3_moe", { layers = 5, dtype = "bf16" }), kv = "q8_0" },
+  hybrid = { hybrid.fresh { num_hidden_layers = 5 } },
+}
+for name, case in pairs(models) do
+  local path, opt = saved(name, case[1]), { pages = 60, kv = case.kv, chunk = 20 }
+  local whole = q.load(path)
+  local expected = texts(whole, 3, opt)
+  for _, how in ipairs { { { 2, 3 } }, { { 1, 0, 4 }, 1 }, { { 2, 1, 2 }, 2 }, { { 1, 1, 1, 1, 1 } } } do
+    local _, model, net = fleet_of(path, split(how[1], how[2]), math.min(#how[1], 5))
+    check(texts(model, 3, opt) == expected, "%s split as %s differs", name, table.concat(how[1], "+"))
+    for _, worker in pairs(net.workers) do
+      for _, guest in pairs(worker.guests) do check(not next(guest.caches), "%s: a worker keeps a cache", name) end
+    end
+  end
+end
+
+-- Few pages: sequences give way, and pages are copied.
+local path = scratch.at "qwen2"
+local tight = { pages = 9, chunk = 12 }
+local expected = texts(q.load(path), 5, tight)
+do
+  local _, model = fleet_of(path, split({ 2, 1, 2 }, 2), 3)
+  check(texts(model, 5, tight) == expected, "with few pages")
+end
+
+-- A worker is lost at the n-th step that it is asked for, another hangs, a third answers an error when it is to load.
+for n = 1, 40, 3 do
+  local fleet, model, net = fleet_of(path, split { 1, 2, 2 }, 3, { patience = 0.02 })
+  local asked = 0
+  net.faults[1 + n % 3] = function(frame)
+    if frame.type == "step" then asked = asked + 1 end
+    if asked ~= n or frame.type ~= "step" then return end
+    asked = asked + 1
+    if n % 2 == 0 then return "gone" end
+    return asked > 4 and "silent" or "gone"
+  end
+  check(texts(model, 5, tight) == expected, "a worker lost at step %d", n)
+  check(fleet.lost == 1 and fleet.moved > 0, "at step %d %d were lost, %d layers moved", n, fleet.lost, fleet.moved)
+end
+
+-- All are lost: what is lacking is said, and once one comes back the engine goes on.
+do
+  local _, model, net = fleet_of(path, split { 3, 2 }, 2)
+  local engine = model:engine { pages = 20 }
+  local opt = { ids = { 1, 2, 3, 4 }, max_tokens = 12, temperature = 0, stop_ids = {} }
+  local r = engine:submit(opt)
+  for _ = 1, 4 do engine:step() end
+  net.lose(1)
+  net.lose(2)
+  local ok, err = pcall(engine.step, engine)
+  check(not ok and err.code == "memory" and err.message == "nobody is left", "all are lost: %s", tostring(err))
+  net.connect(2)
+  engine:finish()
+  check(table.concat(r.output, " ") == table.concat(cases.alone(q.load(path), opt).output, " "), "after a return")
+  engine:close()
+end
+
+-- What peers have is refused by name where it would be needed.
+do
+  local _, model = fleet_of(path, split { 3, 2 }, 2)
+  scratch.refused("peers have layers", model.logits, model, { 1, 2, 3 })
+  scratch.refused("there is no place layers.1", model.hook, model, "layers.1", print)
+  scratch.refused("what it measures lies in layers", model.engine, model, { kv = "tq4,mean=auto" })
+end
+
+-- Rounded on the way: other texts may come, of the same length.
+do
+  local _, model = fleet_of(path, split { 3, 2 }, 2, { wire = "q8" })
+  check(#texts(model, 5, tight) > 0, "q8")
+end
+print "peers: passed"
