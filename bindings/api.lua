@@ -960,6 +960,10 @@ function Weights:same(first, second) end
 ---@param opt? {if_room?: boolean, only?: string[]}
 ---@return boolean  whether it was done
 function Weights:load(opt) end
+---Which bytes of its files load { only = names } reads: first, last, first, last, ...
+---@param names string[]
+---@return {path: string, spans: integer[]}[]
+function Weights:spans(names) end
 function Weights:close() end
 
 q.safetensors = {}
@@ -1057,6 +1061,10 @@ function q.fs.list(path) end
 function q.fs.mkdir(path) end
 function q.fs.remove(path) end
 function q.fs.copy(from, to) end
+---A symbolic link at `path` to another path, in the place of a link or file that is there.
+---@param to string
+---@param path string
+function q.fs.link(to, path) end
 ---Replaces folder `to` by `from` (synced first); a kill at any moment leaves one whole folder readable.
 function q.fs.replace_dir(from, to) end
 ---The same for a new folder, which fill(folder) writes. If that fails, nothing has changed.
@@ -1502,6 +1510,195 @@ function Hub:pin(kind, repo, revision, commit) end
 ---@return number
 function Hub:room() end
 
+-- ---------------------------------------------------------------- files between peers
+
+-- Files in blocks of 1 MiB, each verified by its SHA-256 (engine/blocks). Blocks and bytes count from 0.
+q.blocks = {}
+
+---Which blocks a file has. Reads all of it, or finds what was kept in the folder `cache` while the file was the same.
+---@param path string
+---@param opt? {cache?: string, watch?: fun(done: integer, total: integer)}
+---@return Manifest
+function q.blocks.manifest(path, opt) end
+---A manifest that another sent. An error of code "format" unless it has the hash that was asked for.
+---@param text string
+---@param hash string  64 hex digits
+---@return Manifest
+function q.blocks.read_manifest(text, hash) end
+---The bytes of one block of a file, as it is now.
+---@param path string
+---@param index integer
+---@return string
+function q.blocks.block(path, index) end
+---A folder's list of files: its text, and the hash that stands for all that is in it.
+---@param paths string[]  in the folder
+---@param manifests Manifest[]
+---@return string text
+---@return string hash
+function q.blocks.folder(paths, manifests) end
+---A folder's list that another sent. An error of code "format" unless it has the hash, and no path leads out.
+---@return {path: string, hash: string, size: integer}[]
+function q.blocks.read_folder(text, hash) end
+---An error of code "format" unless the path is relative, printable and stays in its folder.
+function q.blocks.check_path(path) end
+---Bytes that may still be written where path is or will be.
+---@return number
+function q.blocks.room(path) end
+---A file that is being received, HASH.part in a folder, which goes on with what came before. One process at a time.
+---verify: also what came before is verified again.
+---@param folder string
+---@param manifest Manifest
+---@param opt? {verify?: boolean, watch?: fun(done: integer, total: integer)}
+---@return PartialFile
+function q.blocks.partial(folder, manifest, opt) end
+
+---@class Manifest
+local Manifest = {}
+---By which peers name the file: the SHA-256 of text().
+---@return string  64 hex digits
+function Manifest:hash() end
+---@return integer  bytes
+function Manifest:size() end
+---@return integer  blocks
+function Manifest:count() end
+---@return string
+function Manifest:text() end
+
+---@class PartialFile
+local PartialFile = {}
+---Writes a block, verified first: else an error of code "format". False: it was here already.
+---@param index integer
+---@param bytes string
+---@return boolean
+function PartialFile:put(index, bytes) end
+---The blocks that are not here and that bytes first to last lie in; of the whole file by default.
+---@param first? integer
+---@param last? integer
+---@return integer[]
+function PartialFile:missing(first, last) end
+---@return boolean
+function PartialFile:has(index) end
+---@return integer  blocks that are here
+function PartialFile:here() end
+---@return boolean
+function PartialFile:complete() end
+---Sees to it that what is here is on the disk, and would be found after a kill.
+function PartialFile:sync() end
+---The same, and lets another go on with it.
+function PartialFile:close() end
+---Moves the whole file to a path on the same file system; an error if blocks are missing.
+function PartialFile:finish(path) end
+---Where the bytes are, as long as the whole file from the start.
+---@return string
+function PartialFile:path() end
+
+-- ---------------------------------------------------------------- peers
+
+---This machine's pair of keys, which is made where there is none, and the public keys of peers that may connect.
+---The folder is $QENG_KEYS or ~/.config/qeng/keys. print(q.keys()) shows all. know and forget change what is known, by
+---processes that run as well. Each machine has to know the other's key.
+---name: letters, digits, '.', '_' and '-', by default the machine's.
+---@param opt? {folder?: string, name?: string, know?: {name: string, public: string}, forget?: string}
+---@return {name: string, public: string, folder: string, known: {name: string, public: string}[]}
+function q.keys(opt) end
+
+q.peers = {}
+
+---@class PeersOptions
+---@field keys? string  folder (q.keys)
+---@field listen? string  "HOST:PORT", port 0 for any free one; nil: no peer can dial this process
+---@field limit? integer  the most bytes of a frame's data, 256 MiB
+
+---@class PeerFrame
+---@field type string  "hello", "load", "ready", "open", "close", "step", "result", "error", "done", "unload",
+---  "adapter", "state", "probe", "list", "files", "manifest", "blocks", "block", "have", "lacking", "push", "pull",
+---  "stop" or "packets"
+---@field request? integer
+---@field position? integer
+---@field epoch? integer
+---@field text? string  at most 1 MiB
+---@field data? string|Tensor|Frame  a tensor's bytes, or those of a frame that came
+
+---Peers: processes on other machines, known by their keys, with encrypted connections.
+---A thread of its own keeps them and gives signs of life: who is stopped, killed or cut off is gone within 1.5 s, and
+---who only computes is not.
+---@param opt? PeersOptions
+---@return Peers
+function q.peers.open(opt) end
+
+---@class Peers
+local Peers = {}
+---@return integer  where it listens; 0: it does not
+function Peers:port() end
+---Dials a peer, at once and whenever it is not here.
+---key: its public key or known name; by default each known one is tried. Where two processes dial each other, they have
+---two connections and two numbers.
+---@param address string  "HOST:PORT"
+---@param key? string
+---@return integer peer
+function Peers:dial(address, key) end
+---Ends a connection. A dialed peer is not dialed again; another one may come back.
+---@param peer integer
+function Peers:hang_up(peer) end
+---Queues a frame, which arrives whole and in order, or the peer goes.
+---An error of code "peer" where it is not here, or was gone and came back, which wait has not told yet; of code "full"
+---where it is larger than room(peer).
+---@param peer integer
+---@param frame PeerFrame
+function Peers:send(peer, frame) end
+---Bytes that send takes now; 0 where it is not here.
+---@param peer integer
+---@return integer
+function Peers:room(peer) end
+---The next event; nil where none comes in time, and at Ctrl-C or SIGTERM. Its kinds:
+---here has peer, key and name: one is connected, for the first time or again;
+---gone has peer and why: what was under way to it and from it is dropped;
+---frame has peer, type, request, position, epoch, text, and frame, which has the data.
+---@param seconds number
+---@return table?
+function Peers:wait(seconds) end
+---Of a peer: here, times_here, round_trip_ms (of signs of life), bytes_sent, bytes_received, frames_sent,
+---frames_received, unsent (bytes).
+---@param peer integer
+---@return table
+function Peers:stats(peer) end
+---Ends all connections, once what waits is sent or the seconds are over.
+---@param seconds? number  0
+function Peers:close(seconds) end
+
+---The data of a frame that came. A large one is freed when it has been used: the collector does not see its size.
+---@class Frame
+local Frame = {}
+---@return integer
+function Frame:bytes() end
+---@return string
+function Frame:data() end
+---A new tensor of these bytes.
+---@param shape integer[]
+---@param dtype dtype
+---@return Tensor
+function Frame:tensor(shape, dtype) end
+---Writes the bytes into a tensor that has as many; returns it.
+---@param x Tensor
+---@return Tensor
+function Frame:into(x) end
+function Frame:free() end
+
+---Tells the network where these peers listen, every half second until it is closed.
+---Only who knows their key understands it. port: of UDP, 28765; interface: by default the first that can broadcast.
+---@param opt {peers: Peers, port?: integer, interface?: string}
+---@return Beacon
+function q.peers.beacon(opt) end
+
+---@class Beacon
+local Beacon = {}
+function Beacon:close() end
+
+---Listens for beacons of known peers, 1.5 s by default.
+---@param opt? {keys?: string, seconds?: number, port?: integer, interface?: string}
+---@return {name: string, public: string, address: string}[]
+function q.peers.find(opt) end
+
 -- ---------------------------------------------------------------- a server's listener
 
 ---@class HttpServerOptions
@@ -1905,6 +2102,31 @@ function PagePool:beginnings() end
 ---@param ids integer[]
 ---@param counts integer[]
 function PagePool:fill(to, ids, counts) end
+---The same step as a string for a process that has some of the model's layers, which q.pages.unpack reads there.
+---most: columns of the page table; ranges: adapter's number, first row and rows of each adapter, one after another;
+---copies, exact_copies: what PagePool:copies gave before it.
+---@param ids integer[]
+---@param counts integer[]
+---@param opt {most: integer, ranges: integer[], copies?: integer[], exact_copies?: integer[]}
+---@return string
+function PagePool:pack(ids, counts, opt) end
+
+---A step that another process told (PagePool:pack).
+---@class CarriedStep
+local CarriedStep = {}
+---Writes it into the tensors of a step of its shape, as PagePool:fill does. Tokens are zeros.
+---@param to table
+function CarriedStep:fill(to) end
+---Reads a step that another process told, and its shape. An error of code "format" where a number leads outside limits:
+---the pages, exact pages, tokens of a page, rows and sequences that were opened, and the positions that the model has.
+---@param text string
+---@param limits {pages: integer, exact_pages: integer, page_tokens: integer, rows: integer, sequences: integer,
+---  positions: integer}
+---@return CarriedStep
+---@return {rows: integer, count: integer, most: integer, copies?: integer[], exact_copies?: integer[],
+---  ranges: {salt: integer, first: integer, count: integer}[],
+---  spans: {first: integer, count: integer, position: integer}[]} shape  count: of sequences, whose rows are spans
+function q.pages.unpack(text, limits) end
 
 ---Stores keys and values [tokens, kv_heads, head_dim] in pools [slots, kv_heads, head_dim].
 ---slots: [tokens] i32; slot -1 is nowhere.
@@ -1985,31 +2207,6 @@ function q.logits.on_host(logits) end
 
 q.rehearsal = {}
 ---Runs fn on a device that computes nothing and has only address space; returns fn's results.
----The same step as a string for a process that has some of the model's layers, which q.pages.unpack reads there.
----most: columns of the page table; ranges: adapter's number, first row and rows of each adapter, one after another;
----copies, exact_copies: what PagePool:copies gave before it.
----@param ids integer[]
----@param counts integer[]
----@param opt {most: integer, ranges: integer[], copies?: integer[], exact_copies?: integer[]}
----@return string
-function PagePool:pack(ids, counts, opt) end
-
----A step that another process told (PagePool:pack).
----@class CarriedStep
-local CarriedStep = {}
----Writes it into the tensors of a step of its shape, as PagePool:fill does. Tokens are zeros.
----@param to table
-function CarriedStep:fill(to) end
----Reads a step that another process told, and its shape. An error of code "format" where a number leads outside limits:
----the pages, exact pages, tokens of a page, rows and sequences that were opened, and the positions that the model has.
----@param text string
----@param limits {pages: integer, exact_pages: integer, page_tokens: integer, rows: integer, sequences: integer,
----  positions: integer}
----@return CarriedStep
----@return {rows: integer, count: integer, most: integer, copies?: integer[], exact_copies?: integer[],
----  ranges: {salt: integer, first: integer, count: integer}[],
----  spans: {first: integer, count: integer, position: integer}[]} shape  count: of sequences, whose rows are spans
-function q.pages.unpack(text, limits) end
 ---In it q.memory() says what fn would need, and q.rehearsal.cost() what it would cost at the limits given. Values read
 ---as zeros or as anything. Tensors made in it are closed at its end. gpu: the limits are those of a GPU that may not
 ---be here.
@@ -2584,6 +2781,12 @@ function q.server(opt) end
 ---@return Server
 ---@return string
 function q.serve(opt) end
+---A worker from the options of the set "worker" (recipes/worker.lua), and its address: it computes layers of models for
+---coordinators whose keys are known here (scripts/qeng/peers/worker.lua). worker:run() serves until Ctrl-C.
+---@param opt table
+---@return table
+---@return string
+function q.worker(opt) end
 
 ---@class Server
 local Server = {}

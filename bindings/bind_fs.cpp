@@ -100,6 +100,18 @@ int copy(Call& call) {
   return 0;
 }
 
+// A link at `path` to another path, in place of one that is there.
+int link(Call& call) {
+  const auto to = call.arg<std::string>(1), path = call.arg<std::string>(2);
+  const std::string fresh = path + ".tmp";
+  std::error_code error;
+  fs::remove(fresh, error);
+  fs::create_symlink(fs::absolute(to), fresh, error);
+  if (!error) fs::rename(fresh, path, error);
+  if (error) refuse(path, error);
+  return 0;
+}
+
 int replace_dir(Call& call) {
   const auto from = call.arg<std::string>(1), to = call.arg<std::string>(2);
   if (kind_of(from) != "dir") fail("io", from, ": no such folder");
@@ -191,6 +203,7 @@ void register_fs(lua_State* L) {
                   {"mkdir", fn<mkdir>},
                   {"remove", fn<remove>},
                   {"copy", fn<copy>},
+                  {"link", fn<link>},
                   {"replace_dir", fn<replace_dir>},
                   {"write_dir", fn<write_dir>},
                   {"join", fn<join>},

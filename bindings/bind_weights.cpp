@@ -129,6 +129,23 @@ int load(Call& call) {
   return call.push(call.self<Weights>()->load(device(), opt.get("if_room", false), opt.has("only") ? &only : nullptr));
 }
 
+int spans(Call& call) {
+  const auto self = call.self<Weights>();
+  const auto found = self->spans(call.arg<std::vector<std::string>>(1));
+  lua_createtable(call.L, static_cast<int>(found.size()), 0);
+  for (size_t i = 0; i < found.size(); ++i) {
+    std::vector<int64_t> ends;
+    for (const MappedFile::Span& span : found[i])
+      ends.push_back(static_cast<int64_t>(span.begin)), ends.push_back(static_cast<int64_t>(span.end) - 1);
+    lua_newtable(call.L);
+    lua::set_field(call.L, "path", self->file().files()[i]->path());
+    call.push(ends);
+    lua_setfield(call.L, -2, "spans");
+    lua_rawseti(call.L, -2, static_cast<int>(i) + 1);
+  }
+  return 1;
+}
+
 int close(Call& call) {
   call.self<Weights>()->close();
   return 0;
@@ -148,6 +165,7 @@ void register_weights(lua_State* L) {
                             {"same", fn<same>},
                             {"remarks", fn<remarks>},
                             {"load", fn<load>},
+                            {"spans", fn<spans>},
                             {"close", fn<close>}});
 }
 

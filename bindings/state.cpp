@@ -171,6 +171,8 @@ LuaState::LuaState() : L_(luaL_newstate()) {
   register_process(L_);
   register_generate(L_);
   register_hub(L_);
+  register_blocks(L_);
+  register_peers(L_);
   register_http(L_);
   register_statistics(L_);
 

@@ -9,7 +9,7 @@ local opt = q.options {
   "generation",
   { "system", nil, "system message" },
   { "context", 0, "most tokens of the conversation, for which the KV cache is made; 0: the model's", min = 0 },
-  "device",
+  "peers", "device",
 }
 q.use_device(opt)
 

@@ -14,7 +14,7 @@ local opt = q.options {
   { "logprobs", 0, "then tell each token's log probability and those of so many that were likeliest, 0: no", min = 0 },
   { "prompt_logprobs", false, "with --logprobs: also those of the prompt's tokens" },
   { "speed", false, "say on stderr how fast it was" },
-  "generation", "device",
+  "generation", "peers", "device",
 }
 if opt.prompt_logprobs and opt.logprobs == 0 then
   q.error("usage", "--prompt-logprobs goes with --logprobs N, which says how many alternatives are told")

@@ -7,6 +7,7 @@ local q = require "qeng"
 local opt = q.options {
   "Answers HTTP requests with a model: OpenAI's API, on this machine alone unless --host says more.",
   "serve",
+  "peers",
   "device",
 }
 q.use_device(opt)

@@ -13,7 +13,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # Rooms of the engine: each may include itself and those before it.
-ENGINE = "net formats tokenizer packets parquet convert generate grammar hub tensor autograd stream program quantize weights train runtime ranks".split()
+ENGINE = "net formats tokenizer packets parquet convert generate grammar hub blocks peers tensor autograd stream program quantize weights train runtime ranks".split()
 
 # Rooms of the Lua library, likewise; rooms of one line may use each other. `face` is what lies in scripts/qeng itself.
 LUA = ["console", "jinja", "chat", "hub", "data", "codes", "model gguf models", "report", "infer", "turboquant", "edit", "optim", "onebit", "train", "plan", "peers", "wizard", "server", "face"]

@@ -100,12 +100,12 @@ void sync_tree(const std::string& folder) {
 
 }  // namespace
 
-AtomicFile::AtomicFile(std::string path)
+AtomicFile::AtomicFile(std::string path, unsigned mode)
     : path_(without_links(std::move(path))), temporary_(temporary_name(path_)), buffer_(new char[kBufferBytes]) {
   if (fs::is_directory(path_)) fail("io", path_, ": is a folder, cannot be written as a file");
   if (fs::exists(path_) && !fs::is_regular_file(path_))
     fail("io", path_, ": is a device, pipe or socket, which a file would replace; give the name of a file");
-  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
   if (fd_ < 0) {
     if (errno == ENOENT) fail("io", path_, ": cannot create: the folder ", parent_of(path_), " does not exist");
     fail("io", path_, ": cannot create: ", std::strerror(errno));

@@ -16,7 +16,8 @@ namespace qeng {
 // A target that is there and no file (a folder, a device, a pipe) is refused.
 class AtomicFile {
  public:
-  explicit AtomicFile(std::string path);
+  // mode: of the file, less the process's umask.
+  explicit AtomicFile(std::string path, unsigned mode = 0666);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;

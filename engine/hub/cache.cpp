@@ -62,9 +62,9 @@ void check_revision(const std::string& revision) {
   if (!good) fail("value", "'", revision, "' is no revision; expected a branch, a tag or a commit");
 }
 
-void check_file_path(const std::string& path) {
+void check_file_path(const std::string& path, const char* who) {
   const auto refuse = [&](const char* why) {
-    fail("format", "the hub names a file '", shown(path), "', which ", why, ": refused");
+    fail("format", who, " names a file '", shown(path), "', which ", why, ": refused");
   };
   if (path.empty() || path.size() > 1024) refuse("is empty or longer than 1024 bytes");
   for (const unsigned char c : path)

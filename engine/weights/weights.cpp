@@ -154,6 +154,20 @@ std::vector<std::vector<MappedFile::Span>> spans_of_others(const WeightFile& fil
 }
 }  // namespace
 
+std::vector<std::vector<MappedFile::Span>> Weights::spans(const std::vector<std::string>& only) const {
+  const auto others = spans_of_others(file(), {only.begin(), only.end()});
+  std::vector<std::vector<MappedFile::Span>> spans(others.size());
+  for (size_t i = 0; i < others.size(); ++i) {
+    size_t from = 0;
+    for (const MappedFile::Span& other : others[i]) {
+      if (other.begin > from) spans[i].push_back({from, other.begin});
+      from = other.end;
+    }
+    if (from < file_->files()[i]->size()) spans[i].push_back({from, file_->files()[i]->size()});
+  }
+  return spans;
+}
+
 bool Weights::load(Device& device, bool if_room, const std::vector<std::string>* only) {
   file();
   for (const auto& [name, interleaved] : in_place_)

@@ -46,6 +46,9 @@ class Weights {
   // only: the tensors that are read into memory (nullptr: all); to ask for another one is Error("value") then.
   bool load(Device& device, bool if_room, const std::vector<std::string>* only = nullptr);
 
+  // The bytes of each of the file's files that load() with `only` reads.
+  std::vector<std::vector<MappedFile::Span>> spans(const std::vector<std::string>& only) const;
+
   void close() { file_.reset(); }
 
  private:

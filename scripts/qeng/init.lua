@@ -83,6 +83,8 @@ q.phases = phases.new
 q.engine = engine.new
 q.server = require("qeng.server").new
 q.serve = require "qeng.server.options"
+require "qeng.peers"
+q.worker = require "qeng.peers.options"
 q.conversation = conversation.new
 q.generation = sampling.read
 q.kv_option = require "qeng.infer.kv_option"

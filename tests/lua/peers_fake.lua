@@ -1,6 +1,6 @@
--- A network of workers in one process, for tests of peers: what q.peers gives, without sockets. Workers compute when the
--- coordinator waits. fake.faults[peer] = function(frame) may end a worker ("gone"), let it hang ("silent") or change what
--- it is asked.
+-- A network of workers in one process, for tests of peers: what q.peers gives, without sockets. Workers compute when
+-- the coordinator waits. fake.faults[peer] = function(frame) may end a worker ("gone"), let it hang ("silent") or
+-- change what it is asked.
 local q = require "qeng"
 local workers = require "qeng.peers.worker"
 
@@ -78,8 +78,9 @@ end
 -- Files that are all here: one model at a path.
 function fake.files(path)
   return {
-    about = function() return { hash = "m", name = "model" } end, path = function() return path end,
-    hashes = function() return { "m" } end, take = function() return false end,
+    about = function() return { hash = "m", name = "model" } end, path = function(_, about) return about.at or path end,
+    hashes = function() return { "m" } end, take = function() return false end, tick = function() return 1 end,
+    add = function(_, adapter) return { at = adapter } end,
   }
 end
 

@@ -88,6 +88,41 @@ for name, case in pairs(models) do
   end
 end
 
+-- Adapters of requests: of all layers, known by number where these lie, and scaled.
+do
+  local path, opt = scratch.at "qwen2", { pages = 60 }
+  local whole = q.load(path)
+  local trained = q.load(path):lora { rank = 4, targets = { "q_proj", "v_proj", "down_proj" }, seed = 3 }
+  for i, layer in ipairs(trained.linears) do
+    if layer.lora then layer.lora.b:copy(q.randn(layer.lora.b:shape(), { std = 0.1, seed = i })) end
+  end
+  trained:save_adapter(scratch.at "adapter")
+  local function answers(model)
+    local engine, adapter, list = model:engine(opt), model:read_adapter(scratch.at "adapter"), {}
+    for i = 1, 6 do
+      list[i] = engine:submit {
+        ids = { 5, 6, 7, i }, max_tokens = 12, temperature = 0, stop_ids = {}, adapter = i % 2 == 1 and adapter or nil,
+      }
+    end
+    engine:finish()
+    for i, r in ipairs(list) do list[i] = table.concat(r.output, " ") end
+    engine:close()
+    return table.concat(list, "\n")
+  end
+  local _, model = fleet_of(path, split({ 2, 1, 2 }, 2), 3)
+  local expected = answers(whole)
+  check(answers(model) == expected, "with adapters")
+  q.fs.copy(scratch.at "adapter", scratch.at "other")
+  local renamed = {}
+  local file = q.weights.open(scratch.at "adapter/adapter_model.safetensors")
+  for i, name in ipairs(file:names()) do
+    renamed[i] = { name:gsub("layers%.4%.", "layers.7."), file:tensor(name, { copy = true }) }
+  end
+  q.safetensors.save(scratch.at "other/adapter_model.safetensors", renamed)
+  scratch.refused("is missing: the adapter belongs to another model", model.read_adapter, model, scratch.at "other")
+  check(answers(model) == expected, "with adapters, after a wrong one")
+end
+
 -- Few pages: sequences give way, and pages are copied.
 local path = scratch.at "qwen2"
 local tight = { pages = 9, chunk = 12 }

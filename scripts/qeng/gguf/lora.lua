@@ -6,6 +6,7 @@
 local model_lora = require "qeng.model.lora"
 local names = require "qeng.gguf.names"
 local q = require "qeng.core"
+local range = require "qeng.model.range"
 local value_heads = require "qeng.model.value_heads"
 
 local lora = {}
@@ -118,9 +119,8 @@ function lora.read(model, path)
       count = count + tensors
     end
   end
-  if count == 0 or count ~= #file:names() then
-    q.error("format", ("%s: %d tensors, of which this model has %d"):format(path, #file:names(), count))
-  end
+  adapter.taken, adapter.tensors = count, #file:names()
+  range.check_adapter(model, path, count, adapter.tensors)
   file:close()
   return adapter, alpha
 end

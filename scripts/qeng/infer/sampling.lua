@@ -138,11 +138,12 @@ function sampling.read(opt)
   end
   local bound = grammar(opt)
   local model = models.load(opt.model, opt)
-  if opt.adapter ~= "" then model:load_adapter(opt.adapter) end
+  local own = opt.adapter ~= "" and model.peers and model:read_adapter(opt.adapter) or nil
+  if opt.adapter ~= "" and not own then model:load_adapter(opt.adapter) end
   local given = {
     template = opt.template, template_args = opt.template_args, max_tokens = opt.max_tokens, stop = stops(opt.stop),
     grammar = bound, context = opt.when_full, keep = opt.keep, lookup = opt.lookup > 0 and opt.lookup or nil,
-    kv = kv_option(opt),
+    kv = kv_option(opt), adapter = own,
   }
   if opt.draft == "mtp" then
     model:attach_mtp { from = "folder" }

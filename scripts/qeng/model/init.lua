@@ -414,10 +414,14 @@ end
 function Model:save_adapter(dir) return peft.save(self, dir) end
 -- Loads a PEFT folder, or an adapter in a GGUF file.
 function Model:load_adapter(path)
+  if self.peers then
+    q.error("unsupported", "load_adapter: peers have layers of this model: give the adapter to requests (read_adapter)")
+  end
   return q.fs.kind(path) == "file" and gguf_lora.load(self, path) or peft.load(self, path)
 end
 -- The same for single requests (infer/request.lua). An adapter that is on the model stays there.
 function Model:read_adapter(path)
+  if self.peers then return setmetatable(self.peers:read_adapter(path), models.Adapter) end
   local adapter = q.fs.kind(path) == "file" and gguf_lora.read(self, path) or peft.read(self, path)
   return setmetatable(adapter, models.Adapter)
 end

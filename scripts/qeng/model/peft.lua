@@ -8,6 +8,7 @@ local lora = require "qeng.model.lora"
 local mtp = require "qeng.model.mtp"
 local new_tokens = require "qeng.model.new_tokens"
 local q = require "qeng.core"
+local range = require "qeng.model.range"
 local value_heads = require "qeng.model.value_heads"
 
 local peft = { prefix = "base_model.model." }
@@ -189,11 +190,8 @@ local function each_layer(model, dir, visit)
     local info = file:info(prefix .. name)
     if info then count, embeddings[name] = count + 1, info end
   end
-  if #file:names() ~= count then
-    q.error("format", ("%s: %d tensors, of which this model has %d"):format(dir, #file:names(), count))
-  end
-  if count == 0 then q.error("format", dir .. ": no adapter of a layer of this model") end
-  return c, file, embeddings
+  range.check_adapter(model, dir, count, #file:names())
+  return c, file, embeddings, count
 end
 
 -- Takes over the embedding and head that an adapter brings. One that it does not bring stays the base model's, also if
@@ -258,7 +256,7 @@ end
 -- The adapter of folder `dir` for single requests.
 function peft.read(model, dir)
   local adapter = { dir = dir, layers = {} }
-  local _, file, embeddings = each_layer(model, dir, function(layer, rank, alpha, tensor, config)
+  local _, file, embeddings, taken = each_layer(model, dir, function(layer, rank, alpha, tensor, config)
     local shape_a, shape_b = lora.shapes(layer, rank)
     local parts = {
       a = q.keep(tensor(".lora_A.weight", shape_a):clone()), b = q.keep(tensor(".lora_B.weight", shape_b):clone()),
@@ -274,6 +272,7 @@ function peft.read(model, dir)
     q.error("unsupported", dir .. ": brings an embedding of its own, which a single request cannot have: load_adapter "
       .. "puts it on the model")
   end
+  adapter.taken, adapter.tensors = taken, #file:names()
   file:close()
   return adapter
 end

@@ -43,4 +43,11 @@ function range.names(all, given)
   return list
 end
 
+-- Refuses an adapter whose file has other tensors than the `taken` ones that this model's layers found there. Of a
+-- range of layers the others are elsewhere: the coordinator adds up what each found.
+function range.check_adapter(model, path, taken, all)
+  if model.range or taken > 0 and taken == all then return end
+  q.error("format", ("%s: %d tensors, of which this model has %d"):format(path, all, taken))
+end
+
 return range

@@ -123,7 +123,8 @@ function Cache:launch(x, what)
   self.torn = true
   local ranges = {}
   for _, range in ipairs(what.ranges) do
-    for _, value in ipairs { range.salt, range.first, range.count } do ranges[#ranges + 1] = value end
+    local number = range.adapter and self.fleet:send_adapter(range.adapter) or range.adapter == false and 1 or 0
+    for _, value in ipairs { number, range.first, range.count } do ranges[#ranges + 1] = value end
   end
   local flight = {
     at = 0, position = self.steps, rows = what.shape.rows, shape = x:shape(), x = x,

@@ -25,13 +25,14 @@ local protocol = 1
 local probe = 2 ^ 20  -- bytes, to measure a link
 
 -- opt: peers (q.peers.open), files (peers/files.lua), wire (peers/wire.lua), say(text), patience (seconds in which a
--- worker that lives has to answer a step, 5), grace (seconds in which one that was lost may come back, before its layers
--- are refused, 3).
+-- worker that lives has to answer a step, 5), grace (seconds in which one that was lost may come back, before its
+-- layers are refused, 3).
 function fleets.new(opt)
   return setmetatable({
     peers = opt.peers, files = opt.files, wire_name = opt.wire, say = opt.say or function() end,
     patience = opt.patience or 5, grace = opt.grace or 3,
-    workers = {}, stages = {}, caches = {}, pending = {}, requests = 0, numbers = 0, moved = 0, lost = 0, dropped = 0,
+    workers = {}, stages = {}, caches = {}, pending = {}, requests = 0, numbers = 1,
+    adapters = setmetatable({}, { __mode = "k" }), moved = 0, lost = 0, dropped = 0,
   }, Fleet)
 end
 
@@ -43,22 +44,28 @@ end
 
 -- Does what one event asks for. Returns whether there was one within so many seconds.
 function Fleet:pump(seconds)
-  local event = self.peers:wait(seconds)
+  local event = self.peers:wait(math.min(seconds, self.files:tick()))
   if not event then return false end
   local worker = self.workers[event.peer]
   if event.kind == "here" then
     worker = worker or { peer = event.peer }
     self.workers[event.peer] = worker
+    event.name = worker.own_name or event.name
+    for _, other in pairs(self.workers) do
+      if other ~= worker and other.name == event.name then event.name = ("%s (%d)"):format(event.name, event.peer) end
+    end
+    worker.own_name = event.name
     worker.name, worker.here, worker.about, worker.hung, worker.failed = event.name, true, nil, nil, nil
     worker.visits = (worker.visits or 0) + 1  -- what it had loaded before it has no more
     self:post(worker, "hello", {}, function(answer) worker.about = q.json.decode(answer.text) end)
   elseif event.kind == "gone" and worker then
+    self.files:take(event)
     if worker.here then self.say(("peer %s is gone: %s"):format(worker.name, event.why)) end
     worker.here, worker.why = false, event.why
     for _, asked in pairs(self.pending) do
       if asked.worker == worker then asked.failed = gone(worker, event.why) end
     end
-  elseif event.kind == "frame" and worker and not (self.files and self.files:take(event)) then
+  elseif event.kind == "frame" and worker and not self.files:take(event) then
     local asked = self.pending[event.request]
     if not asked or asked.worker ~= worker then
       self.dropped = self.dropped + 1  -- late, of what nobody waits for any more
@@ -118,6 +125,7 @@ function Fleet:await(asked, seconds)
     local ok, said = pcall(q.json.decode, answer.text)
     said = ok and type(said) == "table" and said or {}
     local text = ("peer %s: %s: %s"):format(asked.worker.name, asked.type, tostring(said.message))
+    if asked.type == "adapter" then error({ code = "format", message = text }, 0) end  -- it is what is wrong
     asked.worker.failed = text
     self.say(text)
     error({ code = "peer", message = text, worker = asked.worker }, 0)
@@ -127,7 +135,8 @@ end
 
 -- ---------------------------------------------------------------- who is there
 
--- Calls workers at these addresses: {"host:port" or {address =, key = of the worker, where it is not known by name}...}.
+-- Calls workers at these addresses: {"host:port" or {address =, key = of the worker, where it is not known by
+-- name}...}.
 function Fleet:dial(addresses)
   for _, each in ipairs(addresses) do
     local address, key = each, nil
@@ -196,10 +205,10 @@ local function same(a, b) return a.worker == b.worker and a.first == b.first and
 
 -- Sends a stage's worker what it lacks, and has it load its layers.
 local function begin_load(self, stage)
+  local range = { first = stage.first, count = stage.count, layers = self.model.config.layers }
   stage.number, stage.visit = self:next_number(), stage.worker.visits
   stage.asked = self:post(stage.worker, "load", {
-    stage = stage.number, model = self.files:about(), dtype = self.model.dtype,
-    range = { first = stage.first, count = stage.count, layers = self.model.config.layers },
+    stage = stage.number, model = self.files:about(range), dtype = self.model.dtype, range = range,
   })
 end
 
@@ -261,6 +270,45 @@ function Fleet:load(path, opt, planner)
   self.wire = wires.new(self.wire_name, self.model)
   self:place(ranges)
   return self.model
+end
+
+-- ---------------------------------------------------------------- adapters
+
+-- Has all stages take an adapter, if they have not yet. Returns its number, and how many tensors they found in it.
+function Fleet:send_adapter(adapter)
+  local known = self.adapters[adapter]
+  if not known then
+    known = { number = self:next_number(), taken = 0, sent = {} }
+    self.adapters[adapter] = known
+  end
+  local asked = {}
+  for i, stage in ipairs(self.stages) do
+    if not known.sent[stage] and stage.worker then
+      asked[i] = self:post(stage.worker, "adapter", {
+        stage = stage.number, number = known.number, files = adapter.files, scale = adapter.factor or 1,
+      })
+    elseif not known.sent[stage] then
+      local own = stage.here.model:read_adapter(adapter.dir)
+      stage.here:add_adapter(known.number, own, adapter.factor or 1)
+      known.taken = known.taken + own.taken
+    end
+  end
+  for _, each in pairs(asked) do known.taken = known.taken + (q.json.decode(self:await(each).text).taken or 0) end
+  for _, stage in ipairs(self.stages) do known.sent[stage] = true end
+  return known.number, known.taken
+end
+
+-- An adapter for requests: Model:read_adapter of a model whose layers lie here and there.
+function Fleet:read_adapter(path)
+  local weights = q.fs.kind(path) == "dir" and path .. "/adapter_model.safetensors" or path
+  local file = q.weights.open(weights)
+  local adapter = { dir = path, layers = {}, files = self.files:add(path), tensors = #file:names() }
+  file:close()
+  local _, taken = self:send_adapter(adapter)
+  if taken ~= adapter.tensors then
+    q.error("format", ("%s: %d tensors, of which this model has %d"):format(path, adapter.tensors, taken))
+  end
+  return adapter
 end
 
 -- ---------------------------------------------------------------- sequence states

@@ -1,6 +1,6 @@
--- What a worker computes: layers of a model, over sequence states in pages. The coordinator has the pool that says which
--- page is whose (infer/sequences.lua); here are the pages of these layers alone, and each step tells what it is over
--- (q.pages.unpack). A step has the bits that the layers would give in one process.
+-- What a worker computes: layers of a model, over sequence states in pages. The coordinator has the pool that says
+-- which page is whose (infer/sequences.lua); here are the pages of these layers alone, and each step tells what it is
+-- over (q.pages.unpack). A step has the bits that the layers would give in one process.
 --
 --   local stage = stages.new(q.load(path, { range = { first = 8, count = 8 } }))
 --   stage:open(1, { kv = "f16", pages = 64, page_tokens = 16, rows = 320, sequences = 64, context = 4096 })
@@ -88,8 +88,9 @@ function Stage:step(number, text, put, use)
   }, use)
 end
 
--- Takes an adapter (model:read_adapter) under a number.
-function Stage:add_adapter(number, adapter)
+-- Takes an adapter (model:read_adapter) under a number. scale: a factor of its own.
+function Stage:add_adapter(number, adapter, scale)
+  for _, layer in pairs(adapter.layers) do layer.scale = layer.scale * scale end
   self.adapters[number] = adapter
 end
 

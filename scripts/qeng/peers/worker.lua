@@ -1,8 +1,8 @@
 -- A worker: it has layers of models for coordinators that know its key and whose key it knows, and computes steps
 -- through them (peers/stage.lua). What it is asked, frame by frame; text is JSON unless said, and each is answered:
 --   hello   {}                                     hello  what the worker is (Worker:about)
---   load    {stage, model = {hash, name}, range = {first, count, layers}, dtype}     ready {bytes, seconds}
---   adapter {stage, number, hash, name, scale}     ready {}
+--   load    {stage, model = files:about, range = {first, count, layers}, dtype}     ready {bytes, seconds}
+--   adapter {stage, number, files = files:add, scale}     ready {taken}
 --   open    {stage, cache, kv, pages, page_tokens, rows, sequences, context, wire}   ready {bytes, seconds}
 --   step    epoch: the cache, position: how many steps before it; text: PagePool:pack, data: the rows that come in
 --                                                  result  text: seconds that it took, data: the rows that go out
@@ -10,6 +10,7 @@
 -- What cannot be done is answered by error {code, message}. Files that are not here are pulled from the coordinator
 -- (peers/files.lua). When a coordinator is gone, all that it had here is freed.
 
+local devices = require "qeng.console.devices"
 local models = require "qeng.model"
 local q = require "qeng.core"
 local stages = require "qeng.peers.stage"
@@ -24,10 +25,7 @@ workers.protocol = 1
 -- opt: peers (of q.peers.open), files (peers/files.lua), name, memory (the most bytes that stages may take), limits (of
 -- q.limits), weights (as for q.load), say(text).
 function workers.new(opt)
-  local device = {}
-  for _, each in ipairs(q.devices()) do
-    if each.in_use then device = each end
-  end
+  local device = devices.in_use()
   return setmetatable({
     peers = opt.peers, files = opt.files, name = opt.name, memory = opt.memory, weights = opt.weights,
     say = opt.say or function() end, device = device.description or device.name, limits = opt.limits, guests = {},
@@ -57,14 +55,24 @@ local function stage_of(guest, number)
   return guest.stages[number] or q.error("value", ("no stage %d was loaded"):format(number))
 end
 
+-- Where files lie, after pulling what is lacking from the coordinator. Others are served meanwhile.
+local function path_of(self, guest, about)
+  return self.files:path(about, guest.peer, function(seconds)
+    local event = self.peers:wait(math.min(seconds, 0.25))
+    if event then self:take(event) end
+    if self.guests[guest.peer] ~= guest then q.error("peer", guest.name .. " left while files came") end
+  end)
+end
+
 local answers = {}
 
 function answers.hello(self) return "hello", self:about() end
 
 function answers.load(self, guest, said)
-  local number, model, range = field(said, "stage", "count"), field(said, "model", "table"), field(said, "range", "table")
+  local number, range = field(said, "stage", "count"), field(said, "range", "table")
+  local model = field(said, "model", "table")
   if guest.stages[number] then q.error("value", ("stage %d is loaded already"):format(number)) end
-  local path = self.files:path(field(model, "hash", "string"))
+  local path = path_of(self, guest, model)
   local began = q.time()
   local loaded = models.load(path, {
     range = {
@@ -83,10 +91,9 @@ end
 
 function answers.adapter(self, guest, said)
   local stage = stage_of(guest, field(said, "stage", "count"))
-  local adapter = stage.model:read_adapter(self.files:path(field(said, "hash", "string")))
-  for _, layer in pairs(adapter.layers) do layer.scale = layer.scale * field(said, "scale", "number") end
-  stage:add_adapter(field(said, "number", "count"), adapter)
-  return "ready", {}
+  local adapter = stage.model:read_adapter(path_of(self, guest, field(said, "files", "table")))
+  stage:add_adapter(field(said, "number", "count"), adapter, field(said, "scale", "number"))
+  return "ready", { taken = adapter.taken }
 end
 
 function answers.open(_, guest, said)
@@ -173,9 +180,10 @@ end
 function Worker:take(event)
   if event.kind == "here" then
     leave(self, event.peer)
-    self.guests[event.peer] = { name = event.name, stages = {}, caches = {} }
+    self.guests[event.peer] = { peer = event.peer, name = event.name, stages = {}, caches = {} }
     self.say(event.name .. " is here")
   elseif event.kind == "gone" then
+    self.files:take(event)
     leave(self, event.peer)
   elseif self.guests[event.peer] and not self.files:take(event) then
     local ok, err = pcall(answer, self, event)
@@ -187,7 +195,7 @@ end
 function Worker:run()
   q.host.defer_interrupt(true)
   while not q.host.interrupted() do
-    local event = self.peers:wait(0.25)
+    local event = self.peers:wait(math.min(0.25, self.files:tick()))
     if event then self:take(event) end
   end
   for peer in pairs(self.guests) do leave(self, peer) end

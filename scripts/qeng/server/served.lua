@@ -49,6 +49,7 @@ function Served:scale_adapter(name, factor)
     own.scale = lora.scale * factor
     scaled.layers[layer] = own
   end
+  scaled.factor = factor  -- of layers that peers have
   entry.adapter, entry.scale = scaled, factor
 end
 

@@ -1,0 +1,159 @@
+-- The files of models and adapters, which workers need of a coordinator. They go by hashes of what is in them
+-- (q.blocks): what a worker has on its disk is not sent. What is sent lies in its cache, as far as its layers need it
+-- (sparse files), and is there the next time.
+--
+-- Of a coordinator, files.of_model(path, transport):
+--   files:about(range)   what a worker is told: {hash, name, folder, files = {{path, hash, spans}...}}. spans: the
+--                        bytes that a range of layers needs (first, last, first, last, ...; nil: all)
+--   files:add(path)      offers an adapter, and tells the same of it
+-- Of a worker, files.of_worker(paths, cache, transport):
+--   files:hashes()       of what is on its disk
+--   files:path(about, peer, pump)   where it lies, after pulling what is lacking from a peer. pump(seconds) waits for
+--                        an event and does what it asks for
+-- Of both, files:take(event): whether an event was about files, which is then done; files:tick(), now and then.
+
+local pulls = require "qeng.peers.pull"
+local q = require "qeng.core"
+local ranges = require "qeng.model.range"
+local shelves = require "qeng.peers.shelf"
+local user = require "qeng.console.user"
+
+local files = {}
+local Files = {}
+Files.__index = Files
+
+local most_files = 10000
+
+local function new(transport, cache)
+  return setmetatable({
+    transport = transport, cache = cache or user.cache_dir() .. "/peers", shelf = shelves.new { peers = transport },
+    own = {}, pulls = {},
+  }, Files)
+end
+
+-- The files of a model or an adapter at `path`, by their names in it: of a folder its config and what holds weights.
+local function members(path)
+  if q.fs.kind(path) == "file" then return { path:match "([^/]+)$" }, path:match "^(.*)/[^/]+$" or "." end
+  local list = {}
+  for _, name in ipairs(q.fs.list(path)) do
+    if name:find "%.safetensors$" or name:find "%.safetensors%.index%.json$" or name == "config.json"
+      or name == "adapter_config.json" then
+      list[#list + 1] = name
+    end
+  end
+  return list, path
+end
+
+-- Offers what is at a path.
+function Files:add(path)
+  local names, folder = members(path)
+  local told = { name = path:match "([^/]+)/*$", folder = q.fs.kind(path) == "dir", files = q.json.array {} }
+  local manifests = {}
+  for i, name in ipairs(names) do
+    local manifest = self.shelf:offer(folder .. "/" .. name)
+    manifests[i], told.files[i] = manifest, { path = name, hash = manifest:hash() }
+    self.own[manifest:hash()] = folder .. "/" .. name
+  end
+  if #names == 0 then q.error("io", path .. ": no weights, and no config.json") end
+  local _, hash = q.blocks.folder(names, manifests)
+  told.hash = told.folder and hash or told.files[1].hash
+  self.own[told.hash] = path
+  return told
+end
+
+function files.of_model(path, transport)
+  local self = new(transport)
+  self.model_path, self.told = path, self:add(path)
+  return self
+end
+
+function Files:about(range)
+  local weights, spans = q.weights.open(self.model_path), {}
+  for _, each in ipairs(weights:spans(ranges.names(weights:names(), range))) do
+    spans[each.path:match "([^/]+)$"] = q.json.array(each.spans)
+  end
+  weights:close()
+  local told = { hash = self.told.hash, name = self.told.name, folder = self.told.folder, files = q.json.array {} }
+  for i, file in ipairs(self.told.files) do
+    told.files[i] = { path = file.path, hash = file.hash, spans = spans[file.path] }
+  end
+  return told
+end
+
+function files.of_worker(paths, cache, transport)
+  local self = new(transport, cache)
+  for _, path in ipairs(paths) do self:add(path) end
+  return self
+end
+
+function Files:hashes()
+  local list = {}
+  for hash in pairs(self.own) do list[#list + 1] = hash end
+  table.sort(list)
+  return list
+end
+
+local function is_hash(text) return type(text) == "string" and #text == 64 and not text:find "[^%x]" end
+
+-- The name, the hash and the spans of a file that a coordinator told of.
+local function checked(file)
+  if type(file) ~= "table" or not is_hash(file.hash) or type(file.path) ~= "string" or file.path:find "/" then
+    q.error("format", "a file of the model has a name or a hash that cannot be")
+  end
+  q.blocks.check_path(file.path)
+  if file.spans == nil then return file.path, file.hash, nil end
+  local spans = {}
+  for i = 1, type(file.spans) == "table" and #file.spans or 0, 2 do
+    local first, last = file.spans[i], file.spans[i + 1]
+    if type(first) ~= "number" or type(last) ~= "number" or first < 0 or last < first then
+      q.error("format", file.path .. ": its spans are no pairs of bytes")
+    end
+    spans[#spans + 1] = { first, last }
+  end
+  return file.path, file.hash, spans
+end
+
+-- Where a file lies, after pulling what is lacking.
+local function fetch(self, file, peer, pump)
+  local name, hash, spans = checked(file)
+  if self.own[hash] then return self.own[hash] end
+  q.fs.mkdir(self.cache)
+  local pull = pulls.new {
+    peers = self.transport, sources = { peer }, hash = hash, folder = self.cache, ranges = spans, say = self.say,
+  }
+  self.pulls[pull] = true
+  local ok, err = pcall(function()
+    while not pull:done() do pump(pull:tick()) end
+    if not pull.partial then q.error("format", name .. ": its hash is of a folder") end
+  end)
+  self.pulls[pull] = nil
+  if pull.partial then pull.partial:sync() end
+  if not ok then error(err, 0) end
+  return pull.partial:path()
+end
+
+function Files:path(about, peer, pump)
+  if not is_hash(about.hash) or type(about.files) ~= "table" or #about.files < 1 or #about.files > most_files then
+    q.error("format", "what is told of a model has no hash, or no list of files")
+  end
+  if self.own[about.hash] then return self.own[about.hash] end
+  if not about.folder then return fetch(self, about.files[1], peer, pump) end
+  -- A folder is made of links to what came, which is of these layers alone.
+  local folder = ("%s/%s"):format(self.cache, q.host.hash(q.json.encode(about.files)))
+  q.fs.mkdir(folder)
+  for _, file in ipairs(about.files) do
+    q.fs.link(fetch(self, file, peer, pump), folder .. "/" .. checked(file))
+  end
+  return folder
+end
+
+function Files:take(event)
+  for pull in pairs(self.pulls) do
+    if pull:take(event) then return true end
+  end
+  return self.shelf:take(event)
+end
+
+function Files:tick() return self.shelf:tick() end
+
+return files

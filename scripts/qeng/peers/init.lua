@@ -1,0 +1,130 @@
+-- q.load(path, { peers = ... }): a model whose layers lie on workers (recipes/worker.lua) and in this process, as the
+-- plan of assign.lua has them. model.peers is the fleet (peers/fleet.lua).
+--
+-- opt.peers: {"host:port", ...}, or {"auto"}: workers that are found on the local network. Other options of q.load:
+--   peer_keys    the folder of keys (q.keys)
+--   peer_wire    how rows travel (peers/wire.lua)
+--   peer_memory  bytes that layers may take in this process; by default what is free
+--   peer_ranges  layers by hand: {{"name of a worker" or "here", how many}, ...}, all of them
+-- and context, max_batch and kv, as the engine has them: what is planned for.
+
+local assign = require "qeng.peers.assign"
+local costs = require "qeng.peers.costs"
+local devices = require "qeng.console.devices"
+local files = require "qeng.peers.files"
+local fleets = require "qeng.peers.fleet"
+local hub = require "qeng.hub"
+local kv_option = require "qeng.infer.kv_option"
+local models = require "qeng.model"
+local options = require "qeng.console.options"
+local q = require "qeng.core"
+local wires = require "qeng.peers.wire"
+
+local peers = {}
+
+local answer_within = 10  -- seconds, for workers that are called
+local search = 1.5        -- seconds to listen for those that are not
+
+options.set("peers", {
+  { "peers", {}, "workers that compute layers of the model: HOST:PORT,... or auto, those found on the local network" },
+  { "peer_keys", nil, "folder of keys, by default ~/.config/qeng/keys", kind = "input" },
+  { "peer_wire", "exact", "how hidden states travel: exact, or in bf16 or q8, which is less and not the same",
+    choices = wires.names },
+  { "peer_memory", nil, "memory that layers may take in this process, as 8G; by default what is free", kind = "bytes" },
+  { "peer_ranges", {}, "layers by hand, in their order: NAME=COUNT,... (`here` is this process)" },
+})
+
+-- Where the workers are: {"host:port" or {address =, key =}...}.
+local function addresses(opt)
+  if opt.peers[1] ~= "auto" then return opt.peers end
+  local found = q.peers.find { keys = opt.peer_keys, seconds = search }
+  if #found == 0 then
+    q.error("peer", "no worker whose key is known was heard on the local network: start recipes/worker.lua there, make "
+      .. "the keys known (q.keys), or give --peers HOST:PORT")
+  end
+  local list = {}
+  for i, each in ipairs(found) do list[i] = { address = each.address, key = each.name } end
+  return list
+end
+
+-- What assign.lua is given of this process and of workers.
+local function machines(opt, workers, fleet)
+  local own, device = q.limits(), devices.in_use()
+  local list = { {
+    name = "here", coordinator = true, memory = opt.peer_memory or device.free, bandwidth = own.bandwidth,
+    flops = own.flops_f32,
+  } }
+  for _, worker in ipairs(workers) do
+    local about = worker.about
+    list[#list + 1] = {
+      name = worker.name, memory = about.free, bandwidth = about.limits.bandwidth, flops = about.limits.flops_f32,
+      link = fleet:link(worker),
+    }
+  end
+  return list
+end
+
+local function by_hand(opt, workers)
+  local named, ranges, first = { here = false }, {}, 0
+  for _, worker in ipairs(workers) do named[worker.name] = worker end
+  for i, text in ipairs(opt.peer_ranges) do
+    local name, count = text:match "^(.-)=(%d+)$"
+    if not name or named[name] == nil then
+      q.error("value", ("peer_ranges: %s is not NAME=COUNT of a worker that is here, or here=COUNT"):format(text))
+    end
+    ranges[i] = { worker = named[name] or nil, first = first, count = tonumber(count) }
+    first = first + ranges[i].count
+  end
+  return ranges
+end
+
+-- A function that gives the ranges of layers for workers, and says what it planned.
+local function planner(path, opt, fleet)
+  local cost
+  return function(workers)
+    if opt.peer_ranges and #opt.peer_ranges > 0 then return by_hand(opt, workers) end
+    cost = cost or costs.of(function()
+      return models.load(path, { dtype = opt.dtype, weights = "map" })
+    end, { context = opt.context ~= 0 and opt.context or nil, batch = opt.max_batch, kv = kv_option(opt) })
+    local found = assign.plan(costs.given(cost, cost.steps.batch, machines(opt, workers, fleet)))
+    local ranges, named = {}, {}
+    for _, worker in ipairs(workers) do named[worker.name] = worker end
+    for _, range in ipairs(found.ranges) do
+      if range.count > 0 then
+        ranges[#ranges + 1] = { worker = named[range.peer], first = range.first, count = range.count }
+        fleet.say(("layers %d to %d: %s, %.2f GB"):format(range.first, range.first + range.count - 1, range.peer,
+          range.bytes / 1e9))
+      end
+    end
+    for _, out in ipairs(found.left_out) do fleet.say(("%s is left out: %s"):format(out.peer, out.why)) end
+    fleet.planned = found
+    return ranges
+  end
+end
+
+local function say(text) io.stderr:write("peers: ", text, "\n") end
+
+function peers.load(path, opt)
+  path = hub.resolve_model(path)
+  local transport = q.peers.open { keys = opt.peer_keys }
+  local fleet = fleets.new {
+    peers = transport, files = files.of_model(path, transport), wire = opt.peer_wire, say = say,
+  }
+  fleet:dial(addresses(opt))
+  local ready = fleet:gather(answer_within)
+  for _, worker in pairs(fleet.workers) do
+    if not worker.about then say(("%s does not answer: %s"):format(worker.name, worker.why or "silent")) end
+  end
+  if #ready == 0 then
+    q.error("peer", "no worker answers: see that recipes/worker.lua runs there, that its port is open, and that each "
+      .. "side knows the other's key (q.keys)")
+  end
+  local own = {}
+  for name, value in pairs(opt) do own[name] = value end
+  own.peers = nil
+  return fleet:load(path, own, planner(path, opt, fleet))
+end
+
+models.over_peers = peers.load
+
+return peers
