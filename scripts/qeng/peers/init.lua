@@ -1,16 +1,19 @@
 -- q.load(path, { peers = ... }): a model whose layers lie on workers (recipes/worker.lua) and in this process, as the
 -- plan of assign.lua has them. model.peers is the fleet (peers/fleet.lua).
 --
--- opt.peers: {"host:port", ...}, or {"auto"}: workers that are found on the local network. Other options of q.load:
+-- opt.peers: {"host:port", ...}, or {"auto"}: workers that are found on the local network, or devices of this machine
+-- ("cuda:1", "cpu"), each of which gets a process (peers/devices.lua). Other options of q.load:
 --   peer_keys    the folder of keys (q.keys)
 --   peer_wire    how rows travel (peers/wire.lua)
 --   peer_memory  bytes that layers may take in this process; by default what is free
---   peer_ranges  layers by hand: {{"name of a worker" or "here", how many}, ...}, all of them
+--   peer_ranges  layers by hand: {"NAME=COUNT", ...}, all of them in their order, by names or addresses of workers, and
+--                "here"
 -- and context, max_batch and kv, as the engine has them: what is planned for.
 
+local devices = require "qeng.peers.devices"
 local assign = require "qeng.peers.assign"
 local costs = require "qeng.peers.costs"
-local devices = require "qeng.console.devices"
+local computing = require "qeng.console.devices"
 local files = require "qeng.peers.files"
 local fleets = require "qeng.peers.fleet"
 local hub = require "qeng.hub"
@@ -26,17 +29,25 @@ local answer_within = 10  -- seconds, for workers that are called
 local search = 1.5        -- seconds to listen for those that are not
 
 options.set("peers", {
-  { "peers", {}, "workers that compute layers of the model: HOST:PORT,... or auto, those found on the local network" },
+  { "peers", {}, "workers that compute layers of the model: HOST:PORT,... or auto, those found on the local network; or "
+    .. "devices of this machine, as cuda:1,cpu" },
   { "peer_keys", nil, "folder of keys, by default ~/.config/qeng/keys", kind = "input" },
   { "peer_wire", "exact", "how hidden states travel: exact, or in bf16 or q8, which is less and not the same",
     choices = wires.names },
   { "peer_memory", nil, "memory that layers may take in this process, as 8G; by default what is free", kind = "bytes" },
-  { "peer_ranges", {}, "layers by hand, in their order: NAME=COUNT,... (`here` is this process)" },
+  { "peer_ranges", {}, "all layers by hand: NAME=COUNT,... by names or addresses; here is this process" },
 })
 
--- Where the workers are: {"host:port" or {address =, key =}...}.
-local function addresses(opt)
-  if opt.peers[1] ~= "auto" then return opt.peers end
+-- Where the workers are: {"host:port" or {address =, key =, name =}...}. Devices become workers, which fleet.devices
+-- holds.
+local function addresses(opt, path, fleet)
+  if opt.peers[1] ~= "auto" then
+    local list, names = {}, {}
+    for _, each in ipairs(opt.peers) do table.insert(devices.is(each) and names or list, each) end
+    fleet.devices = devices.start(names, opt, path, function(seconds) fleet:pump(seconds) end)
+    for _, each in ipairs(fleet.devices) do list[#list + 1] = { address = each.address, name = each.name } end
+    return list
+  end
   local found = q.peers.find { keys = opt.peer_keys, seconds = search }
   if #found == 0 then
     q.error("peer", "no worker whose key is known was heard on the local network: start recipes/worker.lua there, make "
@@ -49,7 +60,7 @@ end
 
 -- What assign.lua is given of this process and of workers.
 local function machines(opt, workers, fleet)
-  local own, device = q.limits(), devices.in_use()
+  local own, device = q.limits(), computing.in_use()
   local list = { {
     name = "here", coordinator = true, memory = opt.peer_memory or device.free, bandwidth = own.bandwidth,
     flops = own.flops_f32,
@@ -64,11 +75,13 @@ local function machines(opt, workers, fleet)
   return list
 end
 
-local function by_hand(opt, workers)
+-- The ranges that opt.peer_ranges says; nil where a worker of them that was here is not any more.
+local function by_hand(opt, workers, loaded)
   local named, ranges, first = { here = false }, {}, 0
-  for _, worker in ipairs(workers) do named[worker.name] = worker end
+  for _, worker in ipairs(workers) do named[worker.name], named[worker.address or worker.name] = worker, worker end
   for i, text in ipairs(opt.peer_ranges) do
-    local name, count = text:match "^(.-)=(%d+)$"
+    local name, count = text:match "^(.*)=(%d+)$"
+    if name and named[name] == nil and loaded then return nil end
     if not name or named[name] == nil then
       q.error("value", ("peer_ranges: %s is not NAME=COUNT of a worker that is here, or here=COUNT"):format(text))
     end
@@ -82,7 +95,8 @@ end
 local function planner(path, opt, fleet)
   local cost
   return function(workers)
-    if opt.peer_ranges and #opt.peer_ranges > 0 then return by_hand(opt, workers) end
+    local given = opt.peer_ranges and #opt.peer_ranges > 0 and by_hand(opt, workers, #fleet.stages > 0)
+    if given then return given end
     cost = cost or costs.of(function()
       return models.load(path, { dtype = opt.dtype, weights = "map" })
     end, { context = opt.context ~= 0 and opt.context or nil, batch = opt.max_batch, kv = kv_option(opt) })
@@ -110,7 +124,7 @@ function peers.load(path, opt)
   local fleet = fleets.new {
     peers = transport, files = files.of_model(path, transport), wire = opt.peer_wire, say = say,
   }
-  fleet:dial(addresses(opt))
+  fleet:dial(addresses(opt, path, fleet))
   local ready = fleet:gather(answer_within)
   for _, worker in pairs(fleet.workers) do
     if not worker.about then say(("%s does not answer: %s"):format(worker.name, worker.why or "silent")) end

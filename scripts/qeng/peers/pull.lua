@@ -1,6 +1,6 @@
 -- One file, or the list of a folder's files, by its hash from peers that have it on a shelf (peers/shelf.lua). Each
--- block is verified before it is written, and sources share the blocks as they are able: one that lies, lacks the file or
--- says nothing is left, one that is gone is asked again when it comes back. What came before is not asked for again.
+-- block is verified before it is written, and sources share the blocks as they are able: one that lies, lacks the file
+-- or says nothing is left, one that is gone is asked again when it comes back. What came before is not asked for again.
 --
 --   local pull = pulls.new { peers = peers, sources = { peer }, hash = hash, folder = "cache" }
 --   while not pull:done() do
@@ -40,7 +40,8 @@ function pulls.new(opt)
     peers = opt.peers, hash = opt.hash, folder = opt.folder, ranges = opt.ranges, window = opt.window or 8,
     rate = type(opt.rate) == "table" and opt.rate or rates.new(opt.rate), patience = opt.patience or 30,
     progress = opt.progress or function() end, say = opt.say or function() end, verify = opt.verify,
-    sources = {}, asked = {}, late = {}, wanted = {}, first = 1, needed = {}, left = 0, total = 0, alone = q.time(),
+    sources = {}, asked = {}, late = {}, wanted = {}, first = 1, last = 0, needed = {}, left = 0, total = 0,
+    alone = q.time(),
   }, Pull)
   for _, peer in ipairs(opt.sources) do self:add(peer) end
   return self
@@ -62,7 +63,8 @@ end
 local function want(self, index)
   if self.needed[index] or self.partial:has(index) then return end
   self.needed[index], self.left, self.total = true, self.left + 1, self.total + 1
-  self.wanted[#self.wanted + 1] = index
+  self.last = self.last + 1
+  self.wanted[self.last] = index
 end
 
 -- Also wants the blocks of these ranges of bytes; once the manifest is here.
@@ -158,7 +160,7 @@ end
 
 function takers.block(self, source, event)
   local index = event.position
-  local fine, err = pcall(self.partial.put, self.partial, index, event.frame:data())
+  local fine, err = pcall(self.partial.put, self.partial, index, event.frame)
   event.frame:free()
   if not fine and type(err) == "table" and err.code == "format" then return leave(self, source, err.message) end
   if not fine then error(err, 0) end
@@ -188,8 +190,9 @@ function Pull:take(event)
         leave(self, source, "it answers what was not asked")
         return true
       end
-      self.asked[what], source.flying, source.heard = nil, source.flying - 1, q.time()
+      source.heard = q.time()
       taker(self, source, event)
+      if not source.left then self.asked[what], source.flying = nil, source.flying - 1 end
       return true
     end
   end
@@ -245,7 +248,10 @@ function Pull:tick()
       end
     end
   until not sent
-  if self.partial then self.progress((self.total - self.left) * block_bytes, self.total * block_bytes) end
+  if self.partial then
+    local size = self.manifest:size()
+    self.progress(math.min(size, (self.total - self.left) * block_bytes), math.min(size, self.total * block_bytes))
+  end
   return wait
 end
 

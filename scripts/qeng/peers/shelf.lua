@@ -23,8 +23,8 @@ local most_waiting = 64  -- blocks that a peer may have asked for and not got
 local full = 0.005       -- seconds until one that does not take what it gets is tried again
 local idle = 0.25
 
--- opt: peers (q.peers.open); rate: bytes a second to all together; watch(path, done, total): while files are read; cache:
--- a folder for manifests of large files.
+-- opt: peers (q.peers.open); rate: bytes a second to all together; watch(path, done, total): while files are read;
+-- cache: a folder for manifests of large files.
 function shelves.new(opt)
   return setmetatable({
     peers = opt.peers, rate = rates.new(opt.rate), watch = opt.watch,
@@ -172,8 +172,9 @@ function Shelf:tick()
       local bytes = q.try(q.blocks.block, asked.entry.path, asked.index)
       if bytes then
         send(self, peer, { type = "block", request = asked.request, position = asked.index, data = bytes })
-        self.rate:take(#bytes)
-        self.sent = self.sent + #bytes
+        self.rate:take(bytes:bytes())
+        self.sent = self.sent + bytes:bytes()
+        bytes:free()
       else
         lacking(self, { peer = peer, request = asked.request }, "io", "it cannot be read any more")
       end

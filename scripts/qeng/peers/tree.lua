@@ -23,7 +23,7 @@ function trees.new(opt)
   if q.fs.kind(to) then q.error("value", to .. " is there already: delete it, or give another name") end
   local self = setmetatable({
     opt = opt, to = to, coming = ("%s.%s.coming"):format(to, opt.hash:sub(1, 8)), rate = rates.new(opt.rate),
-    here = 0, gone = {},
+    here = 0,
   }, Tree)
   self:pull(opt.hash)
   return self
@@ -31,12 +31,8 @@ end
 
 function Tree:pull(hash)
   local opt = self.opt
-  local sources = {}
-  for _, peer in ipairs(opt.sources) do
-    if not self.gone[peer] then sources[#sources + 1] = peer end
-  end
   self.current = pulls.new {
-    peers = opt.peers, sources = sources, hash = hash, folder = self.coming, window = opt.window, rate = self.rate,
+    peers = opt.peers, sources = opt.sources, hash = hash, folder = self.coming, window = opt.window, rate = self.rate,
     patience = opt.patience, say = opt.say, verify = opt.verify, progress = opt.progress and function(done, total)
       opt.progress(self.here + done, self.total or total)
     end,
@@ -45,9 +41,12 @@ end
 
 function Tree:take(event) return not self:done() and self.current:take(event) end
 
-local function size_of(path) return q.fs.kind(path) == "file" and q.fs.size(path) end
-
-local function make_folder_of(path) q.fs.mkdir(path:match "^(.*)/") end
+local function size_of(path)
+  local file = io.open(path, "rb")
+  local size = file and file:seek "end"
+  if file then file:close() end
+  return size
+end
 
 -- Begins with the next file of a folder that is not here, and puts the folder in place after the last.
 local function next_file(self)
@@ -74,7 +73,11 @@ local function advance(self)
     next_file(self)
   elseif self.files then
     local path = self.folder .. self.file.path
-    make_folder_of(path)
+    if pull.manifest:size() ~= self.file.size then
+      q.error("format", ("%s has %d bytes, the list of its folder says %d"):format(self.file.path, pull.manifest:size(),
+        self.file.size))
+    end
+    q.fs.mkdir(path:match "^(.*)/")
     pull.partial:finish(path)
     self.here = self.here + self.file.size
     next_file(self)
