@@ -11,7 +11,8 @@ local accepts = {}
 local Accept = {}
 Accept.__index = Accept
 
-local most = 8  -- on their way at once
+local most = 8           -- on their way at once
+local most_sources = 64  -- of one: whoever is killed and asks again is another
 
 -- opt: peers (q.peers.open), folder, rate (bytes a second, of each), say(text).
 function accepts.new(opt)
@@ -19,10 +20,13 @@ function accepts.new(opt)
   return setmetatable({ peers = opt.peers, folder = opt.folder, rate = opt.rate, say = opt.say, coming = {} }, Accept)
 end
 
+-- Answers all who push it.
 local function answer(self, offer, type, said)
-  pcall(self.peers.send, self.peers, offer.peer, {
-    type = type, request = offer.request, text = q.json.encode(said),
-  })
+  for _, asked in ipairs(offer.asked) do
+    pcall(self.peers.send, self.peers, asked.peer, {
+      type = type, request = asked.request, text = q.json.encode(said),
+    })
+  end
 end
 
 local function refuse(self, offer, err)
@@ -43,13 +47,14 @@ local function checked(event)
   if name:find "^%." or name:find "/" then
     q.error("value", name .. " is pushed under a name that is hidden or in another folder")
   end
-  return { name = name, hash = hash, peer = event.peer, request = event.request }
+  return name, hash
 end
 
 local function begin(self, offer)
   local path, before = self.folder .. "/" .. offer.name, self.coming[offer.name]
-  if before and before.hash == offer.hash and before.peer == offer.peer then
-    before.request = offer.request  -- it was gone meanwhile, and asks again
+  if before and before.hash == offer.hash and #before.asked < most_sources then
+    before.asked[#before.asked + 1] = offer.asked[1]
+    before.tree:add(offer.asked[1].peer)
     return
   elseif before then
     q.error("busy", offer.name .. " is coming from another peer: try again later")
@@ -64,7 +69,7 @@ local function begin(self, offer)
   for _ in pairs(self.coming) do count = count + 1 end
   if count >= most then q.error("busy", ("%d files are coming already: try again later"):format(count)) end
   offer.tree = trees.new {
-    peers = self.peers, sources = { offer.peer }, hash = offer.hash, to = path, rate = self.rate, say = self.say,
+    peers = self.peers, sources = { offer.asked[1].peer }, hash = offer.hash, to = path, rate = self.rate, say = self.say,
   }
   self.coming[offer.name] = offer
   self.say(offer.name .. " is coming")
@@ -81,9 +86,11 @@ end
 -- Takes an event that is about what is pushed; returns whether it was.
 function Accept:take(event)
   if event.kind == "frame" and event.type == "push" then
-    local offer = { name = "what peer " .. event.peer .. " pushes", peer = event.peer, request = event.request }
+    local offer = {
+      name = "what peer " .. event.peer .. " pushes", asked = { { peer = event.peer, request = event.request } },
+    }
     local fine, err = pcall(function()
-      offer = checked(event)
+      offer.name, offer.hash = checked(event)
       begin(self, offer)
     end)
     if not fine then refuse(self, offer, err) end

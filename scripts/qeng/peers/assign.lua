@@ -133,7 +133,7 @@ end
 
 -- What a step takes whose layers lie as `ranges` say ({peer = name, count =} in order, the coordinator first): given as
 -- for plan, of any rows. Returns in_turn, slowest, seconds and tokens_per_second, and a list of {seconds =,
--- link_seconds =}, one for each range.
+-- link_seconds =}, one for each range; its field `ends` are the seconds of the ends.
 function assign.time(given, ranges)
   local peers, at, total, slowest, list = {}, 0, 0, { seconds = 0 }, {}
   for _, peer in ipairs(given.peers) do peers[peer.name] = peer end
@@ -142,7 +142,10 @@ function assign.time(given, ranges)
   end
   for i, range in ipairs(ranges) do
     local peer, seconds, hops = peers[range.peer], 0, 0
-    if peer.coordinator then seconds = seconds_of(given.ends, peer) end
+    if peer.coordinator then
+      seconds = seconds_of(given.ends, peer)
+      list.ends = seconds
+    end
     for _ = 1, range.count do
       at = at + 1
       seconds = seconds + seconds_of(given.layers[at], peer)

@@ -102,10 +102,12 @@ local function go_on(self, flight)
       hold(flight, nil)
       return
     end
+    local began = q.time()
     stage.here:step(stage.opened[self], flight.text, function(to)
       if flight.frame then fleet.wire:read(flight.frame, to) else to:copy(flight.x) end
     end, function(y) hold(flight, y:clone()) end)
     flight.frame = nil
+    stage.steps, stage.computed = stage.steps + 1, (stage.computed or 0) + q.time() - began
   end
 end
 

@@ -34,7 +34,7 @@ function fleets.new(opt)
     peers = opt.peers, files = opt.files, wire_name = opt.wire, say = opt.say or function() end,
     patience = opt.patience or 5, grace = opt.grace or 3,
     workers = {}, stages = {}, caches = {}, pending = {}, requests = 0, numbers = 1,
-    adapters = setmetatable({}, { __mode = "k" }), moved = 0, lost = 0, dropped = 0,
+    adapters = setmetatable({}, { __mode = "k" }), moved = 0, lost = 0, dropped = 0, waited = 0,
   }, Fleet)
 end
 
@@ -55,7 +55,9 @@ end
 
 -- Does what one event asks for. Returns whether there was one within so many seconds.
 function Fleet:pump(seconds)
+  local began = q.time()
   local event = self.peers:wait(math.min(seconds, self.files:tick()))
+  self.waited = self.waited + q.time() - began
   if not event then return false end
   local worker = self.workers[event.peer]
   if event.kind == "here" then
@@ -281,7 +283,7 @@ function Fleet:load(path, opt, planner)
   local ranges, layers = planner(self:ready()), 0
   for _, range in ipairs(ranges) do layers = layers + range.count end
   local own = { range = { first = 0, count = 0, ends = true, layers = layers } }
-  for name, value in pairs(opt) do own[name] = value end
+  for key, value in pairs(opt) do own[key] = value end
   self.path, self.load_options = path, opt
   self.model = models.load(path, own)
   self.model.peers = self
@@ -342,17 +344,21 @@ end
 
 -- ---------------------------------------------------------------- when a worker is lost
 
+-- Whether layers lie as these ranges say.
+function Fleet:lies_so(ranges)
+  for i, range in ipairs(ranges) do
+    if not self.stages[i] or not same(range, self.stages[i]) then return false end
+  end
+  return #ranges == #self.stages
+end
+
 -- Whether layers had better lie elsewhere, since workers have come: for an engine that is idle, or after a while for
 -- one that is not, as moving costs it a pause.
 function Fleet:wants_move(idle)
   if not self.fresh or q.time() < self.fresh + (idle and 0 or settle) then return false end
   self.fresh = nil
   local ok, ranges = pcall(self.planner, self:ready())
-  if not ok then return false end
-  for i, range in ipairs(ranges) do
-    if not self.stages[i] or not same(range, self.stages[i]) then return true end
-  end
-  return #ranges ~= #self.stages
+  return ok and not self:lies_so(ranges)
 end
 
 -- Gives the layers of workers that are lost to those who can hold them. All sequences' states are empty afterwards.

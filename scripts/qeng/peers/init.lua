@@ -11,14 +11,11 @@
 -- and context, max_batch and kv, as the engine has them: what is planned for.
 
 local devices = require "qeng.peers.devices"
-local assign = require "qeng.peers.assign"
-local costs = require "qeng.peers.costs"
-local computing = require "qeng.console.devices"
 local files = require "qeng.peers.files"
 local fleets = require "qeng.peers.fleet"
 local hub = require "qeng.hub"
-local kv_option = require "qeng.infer.kv_option"
 local models = require "qeng.model"
+local planners = require "qeng.peers.planner"
 local options = require "qeng.console.options"
 local q = require "qeng.core"
 local wires = require "qeng.peers.wire"
@@ -29,8 +26,8 @@ local answer_within = 10  -- seconds, for workers that are called
 local search = 1.5        -- seconds to listen for those that are not
 
 options.set("peers", {
-  { "peers", {}, "workers that compute layers of the model: HOST:PORT,... or auto, those found on the local network; or "
-    .. "devices of this machine, as cuda:1,cpu" },
+  { "peers", {}, "workers that compute layers of the model: HOST:PORT,... or auto, those found on the local network; "
+    .. "or devices of this machine, as cuda:1,cpu" },
   { "peer_keys", nil, "folder of keys, by default ~/.config/qeng/keys", kind = "input" },
   { "peer_wire", "exact", "how hidden states travel: exact, or in bf16 or q8, which is less and not the same",
     choices = wires.names },
@@ -58,23 +55,6 @@ local function addresses(opt, path, fleet)
   return list
 end
 
--- What assign.lua is given of this process and of workers.
-local function machines(opt, workers, fleet)
-  local own, device = q.limits(), computing.in_use()
-  local list = { {
-    name = "here", coordinator = true, memory = opt.peer_memory or device.free, bandwidth = own.bandwidth,
-    flops = own.flops_f32,
-  } }
-  for _, worker in ipairs(workers) do
-    local about = worker.about
-    list[#list + 1] = {
-      name = worker.name, memory = about.free, bandwidth = about.limits.bandwidth, flops = about.limits.flops_f32,
-      link = fleet:link(worker),
-    }
-  end
-  return list
-end
-
 -- The ranges that opt.peer_ranges says; nil where a worker of them that was here is not any more.
 local function by_hand(opt, workers, loaded)
   local named, ranges, first = { here = false }, {}, 0
@@ -91,32 +71,21 @@ local function by_hand(opt, workers, loaded)
   return ranges
 end
 
--- A function that gives the ranges of layers for workers, and says what it planned.
-local function planner(path, opt, fleet)
-  local cost
-  return function(workers)
-    local given = opt.peer_ranges and #opt.peer_ranges > 0 and by_hand(opt, workers, #fleet.stages > 0)
-    if given then return given end
-    cost = cost or costs.of(function()
-      return models.load(path, { dtype = opt.dtype, weights = "map" })
-    end, { context = opt.context ~= 0 and opt.context or nil, batch = opt.max_batch, kv = kv_option(opt) })
-    local found = assign.plan(costs.given(cost, cost.steps.batch, machines(opt, workers, fleet)))
-    local ranges, named = {}, {}
-    for _, worker in ipairs(workers) do named[worker.name] = worker end
-    for _, range in ipairs(found.ranges) do
-      if range.count > 0 then
-        ranges[#ranges + 1] = { worker = named[range.peer], first = range.first, count = range.count }
-        fleet.say(("layers %d to %d: %s, %.2f GB"):format(range.first, range.first + range.count - 1, range.peer,
-          range.bytes / 1e9))
-      end
-    end
-    for _, out in ipairs(found.left_out) do fleet.say(("%s is left out: %s"):format(out.peer, out.why)) end
-    fleet.planned = found
-    return ranges
-  end
-end
-
 local function say(text) io.stderr:write("peers: ", text, "\n") end
+
+-- Says where layers lie, and what is to be expected.
+local function tell(fleet, planner, planned)
+  for _, stage in ipairs(fleet.stages) do
+    say(("layers %d to %d: %s"):format(stage.first, stage.first + stage.count - 1,
+      stage.worker and stage.worker.name or "here"))
+  end
+  if not planned then return end
+  for _, out in ipairs(fleet.planned.left_out) do say(("%s is left out: %s"):format(out.peer, out.why)) end
+  local one, batch = planner:predict "one", planner:predict "batch"
+  fleet.predicted = { one = one, batch = batch }
+  say(("expected: %.1f tokens/s of one request, %.1f of %d"):format(one.tokens_per_second, batch.tokens_per_second,
+    planner.opt.max_batch or 1))
+end
 
 function peers.load(path, opt)
   path = hub.resolve_model(path)
@@ -136,7 +105,13 @@ function peers.load(path, opt)
   local own = {}
   for name, value in pairs(opt) do own[name] = value end
   own.peers = nil
-  return fleet:load(path, own, planner(path, opt, fleet))
+  local planner, hand = planners.new(path, opt, fleet), opt.peer_ranges and #opt.peer_ranges > 0
+  local model = fleet:load(path, own, function(workers)
+    return hand and by_hand(opt, workers, #fleet.stages > 0) or planner:ranges(workers)
+  end)
+  if not hand then planner:calibrate(model) end
+  tell(fleet, planner, not hand)
+  return model
 end
 
 models.over_peers = peers.load

@@ -39,6 +39,15 @@ function Tree:pull(hash)
   }
 end
 
+-- One more source, or the same again.
+function Tree:add(peer)
+  for _, source in ipairs(self.opt.sources) do
+    if source == peer then return end
+  end
+  table.insert(self.opt.sources, peer)
+  self.current:add(peer)
+end
+
 function Tree:take(event) return not self:done() and self.current:take(event) end
 
 local function size_of(path)

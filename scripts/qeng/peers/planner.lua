@@ -1,0 +1,197 @@
+-- Which layers go where, for a fleet: by what layers cost (costs.lua), what machines say of themselves, and what steps
+-- through them take once they are loaded.
+--
+--   local planner = planners.new(path, opt, fleet)
+--   local model = fleet:load(path, opt, function(workers) return planner:ranges(workers) end)
+--   planner:calibrate(model)
+--
+-- A machine's bandwidth and FLOP rate, as it measured them, are limits: its kernels reach a share, which a few steps
+-- tell. So the first plan is by the limits, and the one that stays by the shares; what it says a step takes is what was
+-- measured here, but for the length of sequences.
+
+local assign = require "qeng.peers.assign"
+local computing = require "qeng.console.devices"
+local costs = require "qeng.peers.costs"
+local kv_option = require "qeng.infer.kv_option"
+local models = require "qeng.model"
+local q = require "qeng.core"
+
+local planners = {}
+local Planner = {}
+Planner.__index = Planner
+
+local warm, timed = 4, 12  -- steps of each sequence, before and while steps are timed
+local short = 64           -- tokens of the sequences that they are over
+local worth = 0.95         -- of the seconds that a step took, that another plan has to take at most
+
+-- opt: of q.load over peers (peers/init.lua).
+function planners.new(path, opt, fleet)
+  return setmetatable({
+    path = path, opt = opt, fleet = fleet, costs = {}, share = {}, hop = {}, own_memory = opt.peer_memory,
+  }, Planner)
+end
+
+-- The costs of steps over sequences of so many tokens, in so many groups.
+local function cost_of(self, context, groups)
+  local opt, key = self.opt, context .. "/" .. groups
+  self.costs[key] = self.costs[key] or costs.of(function()
+    return models.load(self.path, { dtype = opt.dtype, weights = "map" })
+  end, { context = context, batch = opt.max_batch, in_flight = groups, kv = kv_option(opt) })
+  return self.costs[key]
+end
+
+-- The mean of what is known, for a machine that has not been measured.
+local function mean_of(known)
+  local sum, count = 0, 0
+  for _, value in pairs(known) do sum, count = sum + math.log(value), count + 1 end
+  return count > 0 and math.exp(sum / count) or nil
+end
+
+-- What assign.lua is given of this process and of workers. kind: of step, "one" or "batch".
+local function machines(self, workers, kind)
+  local own = q.limits()
+  self.own_memory = self.own_memory or computing.in_use().free  -- before any layer is here
+  local share, hop = self.share[kind] or {}, self.hop[kind]
+  local list = { { name = "here", coordinator = true, memory = self.own_memory, bandwidth = own.bandwidth,
+    flops = own.flops_f32 } }
+  for _, worker in ipairs(workers) do
+    local about, link = worker.about, self.fleet:link(worker)
+    list[#list + 1] = {
+      name = worker.name, memory = about.free, bandwidth = about.limits.bandwidth, flops = about.limits.flops_f32,
+      link = { latency = hop or link.latency, bandwidth = link.bandwidth },
+    }
+  end
+  for _, machine in ipairs(list) do
+    local reached = share[machine.name] or mean_of(share) or 1
+    machine.bandwidth, machine.flops = machine.bandwidth * reached, machine.flops * reached
+  end
+  return list
+end
+
+local function given(self, workers, kind, cost)
+  local what = costs.given(cost, cost.steps[kind], machines(self, workers, kind))
+  if self.ends then what.ends.seconds = { here = self.ends[kind] } end
+  if self.fleet.wire then what.activation_bytes = self.fleet.wire:bytes(self.fleet.model.config.hidden) end
+  return what
+end
+
+local function context_of(self)
+  local context = self.opt.context
+  return context and context > 0 and context or 4096
+end
+
+-- Several requests are under way in one group for each stage.
+local function groups_of(self, stages) return math.max(1, math.min(stages, self.opt.max_batch or 1)) end
+
+-- The ranges of layers for these workers and this process (Fleet:place), as layers are best for the batch.
+function Planner:ranges(workers)
+  local found, groups
+  local planned_for = groups_of(self, #self.fleet.stages)
+  repeat
+    groups = planned_for
+    found = assign.plan(given(self, workers, "batch", cost_of(self, context_of(self), groups)))
+    local used = 0
+    for _, range in ipairs(found.ranges) do used = used + (range.count > 0 and 1 or 0) end
+    planned_for = groups_of(self, used)
+  until planned_for <= groups
+  local ranges, named = {}, {}
+  for _, worker in ipairs(workers) do named[worker.name] = worker end
+  for _, range in ipairs(found.ranges) do
+    if range.count > 0 then
+      ranges[#ranges + 1] = { worker = named[range.peer], first = range.first, count = range.count }
+    end
+  end
+  self.fleet.planned = found
+  return ranges
+end
+
+-- The stages of the fleet in the form of assign.time.
+local function as_ranges(self)
+  local list, own = {}, { peer = "here", first = 0, count = 0 }
+  for _, stage in ipairs(self.fleet.stages) do
+    if stage.worker then
+      list[#list + 1] = { peer = stage.worker.name, first = stage.first, count = stage.count }
+    else
+      own.count = own.count + stage.count
+    end
+  end
+  table.insert(list, 1, own)
+  return list
+end
+
+-- What a step of this kind takes as layers lie now, by what was measured: {seconds =, tokens_per_second =}.
+function Planner:predict(kind)
+  local cost = cost_of(self, context_of(self), groups_of(self, #self.fleet.stages))
+  return (assign.time(given(self, self.fleet:ready(), kind, cost), as_ranges(self)))
+end
+
+-- Times steps of so many sequences: seconds of a step in each stage, of this process beside layers, and on the way to
+-- each worker and back.
+local function timed_steps(self, model, rows)
+  local fleet = self.fleet
+  local engine = model:engine {
+    max_batch = rows, context = short, kv = kv_option(self.opt), remember = false, pages = rows * short,
+  }
+  for i = 1, rows do
+    engine:submit { ids = { 0 }, max_tokens = short - 2, temperature = 0, stop_ids = {}, lookup = i and 0 or nil }
+  end
+  local groups = groups_of(self, #fleet.stages)
+  for _ = 1, warm * groups do engine:step() end
+  for _, stage in ipairs(fleet.stages) do stage.steps, stage.computed = 0, 0 end
+  local waited, began, count = fleet.waited, q.time(), timed * groups
+  for _ = 1, count do engine:step() end
+  local elapsed, own, remote, workers = q.time() - began, 0, 0, 0
+  waited = fleet.waited - waited
+  for _, stage in ipairs(fleet.stages) do
+    if stage.worker then
+      remote, workers = remote + stage.computed, workers + 1
+    else
+      own = own + stage.computed
+    end
+  end
+  engine:close()
+  return math.max(0, elapsed - waited - own) / count,
+    workers > 0 and rows == 1 and math.max(0, waited - remote) / count / workers or nil
+end
+
+-- Measures steps through the layers as they lie, of one sequence and of the batch.
+function Planner:measure(model)
+  local fleet, ranges = self.fleet, as_ranges(self)
+  self.share, self.ends, self.hop = {}, nil, {}
+  local ends = {}
+  for _, kind in ipairs { "one", "batch" } do
+    local rows = kind == "one" and 1 or self.opt.max_batch or 1
+    local cost = cost_of(self, short, groups_of(self, #fleet.stages))
+    local _, times = assign.time(given(self, fleet:ready(), kind, cost), ranges)
+    local hop
+    ends[kind], hop = timed_steps(self, model, rows)
+    self.share[kind] = {}
+    for i, range in ipairs(ranges) do
+      local computed, steps, predicted = 0, 0, times[i].seconds
+      for _, stage in ipairs(fleet.stages) do
+        if (stage.worker and stage.worker.name or "here") == range.peer and stage.steps > 0 then
+          computed, steps = computed + stage.computed, stage.steps
+        end
+      end
+      if range.peer == "here" then predicted = predicted - times.ends end
+      if steps > 0 and computed > 0 and predicted > 0 then
+        self.share[kind][range.peer] = predicted / (computed / steps)
+      end
+    end
+    self.hop[kind] = hop and hop / 2 or self.hop.one
+  end
+  self.ends = ends
+end
+
+-- Measures, and has the layers lie better if what was measured says so.
+function Planner:calibrate(model)
+  self:measure(model)
+  local fleet = self.fleet
+  local before = self:predict "batch"
+  local ranges = self:ranges(fleet:ready())
+  if fleet:lies_so(ranges) or fleet.planned.seconds > worth * before.seconds then return end
+  fleet:place(ranges)
+  self:measure(model)
+end
+
+return planners
