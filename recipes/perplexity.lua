@@ -17,7 +17,7 @@ local opt = q.options {
   { "windows", 0, "at most so many windows, 0: all", min = 0 },
   "kv",
   { "out", "", "a file for the figures, as JSON", kind = "output", holds = { "ppl", "figures of this recipe" } },
-  "weights", "device",
+  "weights", "peers", "device",
 }
 q.use_device(opt)
 

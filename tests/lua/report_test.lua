@@ -105,9 +105,23 @@ local limit = html:match "<figcaption>Share of the measured GEMM limit.-</figure
 same(labels(limit, "x"), "1 2")
 assert(html:find "<td>alpha</td><td>32  %(given: 0%)</td>" and html:find "<td>data</td><td>&lt;x&gt;</td>" and
   html:find "<td>epochs</td><td>1</td>")
+assert(not html:find "Exchange between ranks", "a run without ranks exchanges nothing")
 assert(html:find 'http%-equiv="refresh"' and not html:find "https?://", "the page wants a network")
 for class in html:gmatch 'class="[^"]*(s%d+)[^%d]' do
   assert(html:find("." .. class .. "{color:", 1, true), class .. " has no colour")
 end
+
+-- ---- a run on several ranks shows what they exchanged: 40 and 20 ms a step, of which 10 and 5 were waited for
+q.fs.write(out .. "/metrics.jsonl", '{"step":1,"loss":2,"exchange_ms":40,"exchange_wait_ms":10}' ..
+  '\n{"step":2,"loss":1,"exchange_ms":20,"exchange_wait_ms":5}\n')
+report.write(out, { title = "A run" })
+local exchange = q.fs.read(out .. "/report.html"):match "<figcaption>Exchange between ranks.-</figure>"
+local top = 40 + 35 / 20  -- a twentieth of the range above, and the same below
+local function height(value) return math.floor(1000 * (top - value) / (top - (5 - 35 / 20)) + 0.5) end
+for class, values in pairs { s1 = { 40, 20 }, s2 = { 10, 5 } } do
+  local first, last = exchange:match('class="line ' .. class .. '" d="M0 (%d+)L1000 (%d+)"')
+  assert(tonumber(first) == height(values[1]) and tonumber(last) == height(values[2]), class)
+end
+assert(exchange:find "exchange</span>" and exchange:find "waited for</span>", "its legend")
 q.fs.remove(out)
 print "report: ok"

@@ -33,7 +33,7 @@ local function follow(path)
 end
 for path in index.body:gmatch '="(/[^"]+)"' do follow(path) end
 for _, name in ipairs { "overview.js", "chat.js", "requests.js", "models.js", "runs.js", "jobs.js",
-  "packets.js", "kernels.js", "kv.js", "style.css" } do
+  "packets.js", "kernels.js", "kv.js", "peers.js", "style.css" } do
   assert(files["/pages/" .. name], name .. " is named by no file")
 end
 

@@ -1,17 +1,20 @@
 """The dashboard under a browser, Debian's chromium: every page loads without an error at the widths of a telephone, a tablet and a desk,
 and nothing of it is wider; a chat streams, is stopped and branches; a run is followed as it grows; an adapter is trained, served and asked;
-datasets, kernels, caches and plans are shown; the key is asked once and sent with what the pages fetch. QENG_SCREENSHOTS=DIR keeps pictures."""
+datasets, kernels, caches and plans are shown; layers on two workers are seen, and that one is lost; the key is asked once and sent with
+what the pages fetch. QENG_SCREENSHOTS=DIR keeps pictures."""
 import contextlib
 import json
 import os
 import pathlib
+import re
 import shutil
+import subprocess
 
 import qeng
 from peers import WORK, Skip, check, expect
 from serving import KEY, serving
 
-PAGES = ["overview", "chat", "requests", "models", "runs", "jobs", "packets", "kernels", "kv"]
+PAGES = ["overview", "chat", "requests", "models", "runs", "jobs", "packets", "kernels", "kv", "peers"]
 WIDTHS = [390, 1024, 1920]
 RUN = [f'{{"step": {i}, "loss": {8 / i}, "tok_s": {10000 + i}, "lr": 0.001, "grad_norm": 1}}\n' for i in range(1, 40)]
 
@@ -34,8 +37,31 @@ def datasets(root):
 
 
 @contextlib.contextmanager
-def browsing():
-    """A browser's context with the key, and the address of a server that has a run."""
+def workers(count):
+    """Workers of this machine, of keys of their own: [(process, address)...]."""
+    if not pathlib.Path(qeng.EXECUTABLE).with_name("libqeng_peers.so").exists():
+        raise Skip("libqeng_peers.so is not built here")
+    before, started = os.environ.get("QENG_KEYS"), []
+    os.environ["QENG_KEYS"] = str(WORK / "keys")
+    try:
+        for i in range(count):
+            command = [qeng.EXECUTABLE, str(qeng.ROOT / "recipes/worker.lua"), "--listen", "127.0.0.1:0", "--silent", "--cache", str(WORK / f"cache{i}")]
+            started.append((subprocess.Popen(command, stdout=subprocess.PIPE, text=True), ""))
+            started[i] = (started[i][0], re.search(r" at (\S+)", started[i][0].stdout.readline())[1])
+        yield started
+    finally:
+        for process, _ in started:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+        os.environ.pop("QENG_KEYS")
+        if before is not None:
+            os.environ["QENG_KEYS"] = before
+
+
+@contextlib.contextmanager
+def browsing(*options):
+    """A browser's context with the key, and the address of a server that has a run. options: more of its own."""
     try:
         from playwright.sync_api import sync_playwright
     except ImportError as error:
@@ -49,7 +75,7 @@ def browsing():
         (root / name).mkdir(parents=True, exist_ok=True)
         (root / name / "metrics.jsonl").write_text("".join(RUN))
     datasets(root)
-    with serving("--root", str(root)) as address, sync_playwright() as playwright:
+    with serving("--root", str(root), *options) as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         try:
             context = browser.new_context(http_credentials={"username": "anyone", "password": KEY})
@@ -157,6 +183,20 @@ with check("dashboard: a run is followed as it grows, and a new one is offered")
     page.get_by_role("img", name="Loss; last: two 0.125, three 0.205").wait_for()
     expect(not words, f"{words}")
 
+with check("dashboard: a run on several ranks shows their exchange, one without ranks does not"), browsing() as (context, address):
+    page, words = watched(context)
+    page.goto(f"{address}/#/runs")
+    page.get_by_role("img", name="Loss; last: two").wait_for()
+    expect(page.get_by_text("Exchange between ranks").is_hidden(), "a run without ranks has an exchange")
+    root = WORK / "dashboard"
+    (root / "four").mkdir()
+    (root / "four/metrics.jsonl").write_text("".join(f'{{"step": {i}, "loss": 1, "exchange_ms": {20 + i}, "exchange_wait_ms": {i}}}\n' for i in range(1, 9)))
+    page.get_by_label("four").check()
+    page.get_by_role("img", name="Exchange between ranks; last: two –, four 28").wait_for()
+    page.get_by_role("img", name="Waiting for the exchange; last: two –, four 8").wait_for()
+    fits(page, "runs-ranks")
+    expect(not words, f"{words}")
+
 with check("dashboard: an adapter is trained from the page, served and asked"), browsing() as (context, address):
     page, words = watched(context)
     page.goto(f"{address}/#/jobs")
@@ -225,6 +265,35 @@ with check("dashboard: kernels are measured, a plan is made, a model is quantize
     fits(page, "models-planned")
     page.get_by_role("link", name="Jobs").last.click()
     page.get_by_role("row").filter(has_text="quantize").filter(has_text="done").wait_for()
+    expect(not words, f"{words}")
+
+with check("dashboard: where no model has layers on peers, it says so"), browsing() as (context, address):
+    page, words = watched(context)
+    page.goto(f"{address}/#/peers")
+    page.get_by_text("No model has layers on peers.").wait_for()
+    expect(page.get_by_role("table").count() == 0, "a table of nothing")
+    expect(not words, f"{words}")
+
+with check("dashboard: layers on two workers are seen, their steps, and that one is lost"), workers(2) as (one, two), browsing(
+        "--peers", f"{one[1]},{two[1]}", "--peer-ranges", f"{one[1]}=1,here=1,{two[1]}=1") as (context, address):
+    page, words = watched(context)
+    page.goto(f"{address}/#/peers")
+    page.get_by_role("img", name="Layers: 0 ").wait_for()
+    parts = page.locator(".layers span")
+    expect(parts.count() == 3, f"{parts.count()} ranges of layers")
+    sizes = [parts.nth(i).bounding_box()["width"] for i in range(3)]
+    expect(max(sizes) - min(sizes) < 2, f"layers as wide as {sizes}")
+    times = page.get_by_label("Time and links")
+    page.goto(f"{address}/#/chat")
+    ask(page, "Where is the hat?", 16)
+    page.locator(".answer[aria-busy=false]").wait_for()
+    page.goto(f"{address}/#/peers")
+    times.get_by_text("ms").first.wait_for()
+    fits(page, "peers-used")
+    two[0].kill()
+    page.get_by_text("not here: ").wait_for()
+    page.get_by_role("img", name="not loaded").wait_for()
+    fits(page, "peers-lost")
     expect(not words, f"{words}")
 
 with check("dashboard: without the key there is nothing"), browsing() as (context, address):

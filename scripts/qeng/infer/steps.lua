@@ -106,11 +106,11 @@ local function interrupted(err) return of_code(err, "interrupted") end
 
 -- A peer that has layers is lost, and what it kept of all sequences. Others get its layers, and each sequence is
 -- computed anew from its tokens: who asked for it sees a pause. The same where layers move to who has come.
-local function recover(self, lost)
+local function recover(self)
   while #self.running > 0 do preempt(self, self.running[#self.running]) end
   self.flights = {}
   self.runner.pool:forget()
-  self.model.peers:recover(lost)
+  self.model.peers:recover()
 end
 
 -- Makes the draft model's guesses. Its failure is raised once, and the requests go on without it.
@@ -318,13 +318,13 @@ function steps.advance(self)
   local flights = self.flights
   local ok, err = pcall(function()
     local peers = self.runner.pool.peers and self.model.peers
-    if peers and peers:wants_move(#self.running == 0) then recover(self, false) end
+    if peers and peers:wants_move(#self.running == 0) then recover(self) end
     local flight = launch(self)
     table.insert(flights, flight)
     if #flights > 0 and (not flight or #flights >= depth(self)) then land(self, table.remove(flights, 1)) end
   end)
   -- Other steps that are under way go on from one that failed.
-  if not ok and self.runner.pool.peers then recover(self, of_code(err, "peer")) end
+  if not ok and self.runner.pool.peers then recover(self) end
   if not ok and not of_code(err, "peer") then error(err, 0) end
   return #self.running + #self.waiting > 0
 end

@@ -53,6 +53,16 @@ local function name(self, worker, wish)
   if taken[worker.name] then worker.name = ("%s (%d)"):format(worker.name, worker.peer) end
 end
 
+-- Counts a worker that is lost with layers of the model.
+local function lose(self, worker)
+  for _, stage in ipairs(self.stages) do
+    if stage.worker == worker and self.stands(stage) then
+      self.lost = self.lost + 1
+      return
+    end
+  end
+end
+
 -- Does what one event asks for. Returns whether there was one within so many seconds.
 function Fleet:pump(seconds)
   local began = q.time()
@@ -71,6 +81,7 @@ function Fleet:pump(seconds)
   elseif event.kind == "gone" and worker then
     self.files:take(event)
     if worker.here then self.say(("peer %s is gone: %s"):format(worker.name, event.why)) end
+    lose(self, worker)
     worker.here, worker.why = false, event.why
     for _, asked in pairs(self.pending) do
       if asked.worker == worker then asked.failed = gone(worker, event.why) end
@@ -125,6 +136,7 @@ function Fleet:await(asked, seconds)
     -- What has come counts, however late it is: this process may have been the one that stood still.
     if not self:pump(math.max(left, 0)) and left <= 0 then
       asked.failed = gone(asked.worker, ("no answer to %s within %.1f s"):format(asked.type, seconds))
+      lose(self, asked.worker)
       asked.worker.hung = true
     end
   end
@@ -136,7 +148,8 @@ function Fleet:await(asked, seconds)
     said = ok and type(said) == "table" and said or {}
     local text = ("peer %s: %s: %s"):format(asked.worker.name, asked.type, tostring(said.message))
     if asked.type == "adapter" then error({ code = "format", message = text }, 0) end  -- it is what is wrong
-    asked.worker.failed, self.fresh = q.time() + retry, q.time() + retry
+    lose(self, asked.worker)
+    asked.worker.failed, asked.worker.why, self.fresh = q.time() + retry, text, q.time() + retry
     self.say(text)
     error({ code = "peer", message = text, worker = asked.worker }, 0)
   end
@@ -362,11 +375,10 @@ function Fleet:wants_move(idle)
 end
 
 -- Gives the layers of workers that are lost to those who can hold them. All sequences' states are empty afterwards.
--- Raises why that cannot be, after waiting a little for a worker that comes back. lost: it is for that, and not to have
--- layers lie better.
-function Fleet:recover(lost)
+-- Raises why that cannot be, after waiting a little for a worker that comes back.
+function Fleet:recover()
   local till = q.time() + self.grace
-  if lost then self.lost = self.lost + 1 end
+  self.predicted = nil  -- it was of other machines
   while true do
     local before = self.stages
     local ok, err = pcall(function()

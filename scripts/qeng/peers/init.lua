@@ -82,7 +82,7 @@ local function tell(fleet, planner, planned)
   if not planned then return end
   for _, out in ipairs(fleet.planned.left_out) do say(("%s is left out: %s"):format(out.peer, out.why)) end
   local one, batch = planner:predict "one", planner:predict "batch"
-  fleet.predicted = { one = one, batch = batch }
+  fleet.predicted, fleet.hop = { one = one, batch = batch }, planner.hop.one
   say(("expected: %.1f tokens/s of one request, %.1f of %d"):format(one.tokens_per_second, batch.tokens_per_second,
     planner.opt.max_batch or 1))
 end

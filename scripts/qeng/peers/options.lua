@@ -18,7 +18,10 @@ options.set("worker", {
 -- A worker from parsed options of the set "worker", and the address that it listens at.
 return function(opt)
   local keys = q.keys { folder = opt.keys }
-  local limits, device = q.limits(), devices.in_use()
+  -- On a runtime of their own: they take memory for a moment, which a small budget would not leave.
+  local measuring = q.runtime { device = opt.device, threads = opt.threads > 0 and opt.threads or nil }
+  local limits, device = measuring:use(q.limits), devices.in_use()
+  measuring:free()
   local transport = q.peers.open { keys = opt.keys, listen = opt.listen }
   local worker = workers.new {
     peers = transport, files = files.of_worker(opt.model, opt.cache, transport), name = keys.name,

@@ -14,6 +14,7 @@ local computing = require "qeng.console.devices"
 local costs = require "qeng.peers.costs"
 local kv_option = require "qeng.infer.kv_option"
 local models = require "qeng.model"
+local paged = require "qeng.infer.paged"
 local q = require "qeng.core"
 
 local planners = {}
@@ -31,12 +32,13 @@ function planners.new(path, opt, fleet)
   }, Planner)
 end
 
--- The costs of steps over sequences of so many tokens, in so many groups.
+-- The costs of steps over sequences of so many tokens, in so many groups of equal size.
 local function cost_of(self, context, groups)
   local opt, key = self.opt, context .. "/" .. groups
+  local batch = groups * math.ceil((opt.max_batch or 1) / groups)
   self.costs[key] = self.costs[key] or costs.of(function()
     return models.load(self.path, { dtype = opt.dtype, weights = "map" })
-  end, { context = context, batch = opt.max_batch, in_flight = groups, kv = kv_option(opt) })
+  end, { context = context, batch = batch, in_flight = groups, kv = kv_option(opt) })
   return self.costs[key]
 end
 
@@ -130,7 +132,8 @@ end
 local function timed_steps(self, model, rows)
   local fleet = self.fleet
   local engine = model:engine {
-    max_batch = rows, context = short, kv = kv_option(self.opt), remember = false, pages = rows * short,
+    max_batch = rows, context = short, kv = kv_option(self.opt), remember = false,
+    pages = rows * paged.pages(model, short),
   }
   for i = 1, rows do
     engine:submit { ids = { 0 }, max_tokens = short - 2, temperature = 0, stop_ids = {}, lookup = i and 0 or nil }

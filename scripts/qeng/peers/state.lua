@@ -7,14 +7,15 @@
 --     memory, free          bytes that tensors may take there, and those of them that are free
 --     layers                {{first =, count =, bytes =, stands = whether they are loaded}...}
 --     count, bytes          of all of these layers
---     steps, computed       steps through them since they are there, and the seconds that took; of this process as far
---                           as its steps are counted
+--     steps, computed       steps through them since they are there, and the seconds that took
 --     step_seconds, busy    seconds a step, and the share of time in which it computed: of the last seconds
---     planned_seconds       what the plan expects of a step; left_out: why the plan gives it no layers
+--     planned_seconds       what the plan expects of a step of the full batch, of workers: this process does more in it
+--                           than its layers; left_out: why the plan gives it none
 --     link                  {round_trip (seconds, of signs of life), sent, received (bytes), times_here, and as the
 --                           plan measured them latency (seconds of a hop), bandwidth (bytes a second)}
 --   layers    how many the model has; wire: how rows travel
---   planned   {seconds = of a step, rows = of it}; nil where layers lie by hand
+--   predicted {one, batch}, each {requests =, seconds = until each of them has a token}, as layers lay when the model
+--             was loaded; nil where they lie by hand
 --   step_seconds            the sum of those of all peers: without links, and what this process does beside layers
 --   lost, moved, dropped    workers that were lost, layers that moved, frames that came too late
 -- What is not known is absent.
@@ -120,7 +121,7 @@ local function of_worker(self, worker)
   elseif worker.hung then
     why = "it did not answer in time, and is asked again once it has gone and come back"
   elseif worker.failed then
-    why = ("it answered with an error, and is asked again in %.0f s"):format(math.max(0, worker.failed - q.time()))
+    why = ("%s; it is asked again in %.0f s"):format(worker.why, math.max(0, worker.failed - q.time()))
   elseif not worker.about then
     why = "it has not said yet what it is"
   end
@@ -136,19 +137,22 @@ local function of_worker(self, worker)
   }
 end
 
-local function plan(state, planned)
+-- What the last plan says of each peer, as far as its layers lie as that has them.
+local function plan(peers, planned)
   local by_name = {}
-  for _, peer in ipairs(state.peers) do by_name[peer.name] = peer end
+  for _, peer in ipairs(peers) do by_name[peer.name] = peer end
   for _, range in ipairs(planned.ranges) do
     local peer = by_name[range.peer]
-    if peer and (range.count > 0 or peer.coordinator) then peer.planned_seconds = range.seconds end
+    if peer and not peer.coordinator and peer.count == range.count then peer.planned_seconds = range.seconds end
   end
   for _, out in ipairs(planned.left_out) do
     local peer = by_name[out.peer]
-    if peer and peer.here then peer.left_out = out.why end
+    if peer and peer.here and peer.count == 0 then peer.planned_seconds, peer.left_out = nil, out.why end
   end
-  local rows = math.floor(planned.tokens_per_second * planned.seconds + 0.5)
-  state.planned = { seconds = planned.seconds, rows = rows }
+end
+
+local function prediction(time)
+  return { requests = math.floor(time.tokens_per_second * time.seconds + 0.5), seconds = time.seconds }
 end
 
 return function(self)
@@ -177,8 +181,11 @@ return function(self)
     state.layers = state.layers + stage.count
     add_times(peer, stage, note, now)
   end
-  if list[1].steps == 0 then list[1].steps, list[1].computed = nil, nil end
-  if self.planned then plan(state, self.planned) end
+  if self.planned then plan(list, self.planned) end
+  local predicted = self.predicted
+  if predicted then
+    state.predicted = { one = prediction(predicted.one), batch = prediction(predicted.batch) }
+  end
   for _, peer in ipairs(list) do
     if peer.step_seconds then state.step_seconds = (state.step_seconds or 0) + peer.step_seconds end
   end

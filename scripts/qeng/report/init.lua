@@ -65,6 +65,11 @@ local function source_table(rows)
   return page.table({ "source", "trained tokens", "share", "last loss", "last held-out loss" }, lines)
 end
 
+-- How long ranks exchanged gradients, and how long nothing was computed beside.
+local function exchange(rows)
+  return { { "exchange", 1, column(rows, "exchange_ms") }, { "waited for", 2, column(rows, "exchange_wait_ms") } }
+end
+
 -- Each setting as it was used. Where another value was given, that stands beside it.
 local function settings_table(given, used)
   local names, seen, rows = {}, {}, {}
@@ -127,6 +132,7 @@ function report.write(out, opt)
       one("Speed", "token slots a second", "tok_s", 1, { smooth = true }),
       one("Share of the measured GEMM limit", "%", "limit_share", 100, { smooth = true }),
       one("Waiting for data", "ms a step", "data_ms", 1, { smooth = true }),
+      charts.draw("Exchange between ranks", "ms a step", exchange(rows), { smooth = true }),
     } },
   }
   for _, section in ipairs(opt.sections or {}) do parts[#parts + 1] = page.section(section) end

@@ -6,6 +6,58 @@ local q = require "qeng.core"
 
 local figures = {}
 
+local most_peers = 100  -- of a model, that have figures of their own
+
+-- The figures of models whose layers lie on peers: of each model, and of each peer by its name. Fleet:state says them
+-- (peers/state.lua), once for all figures of an answer: when the first of them is read.
+local function declare_peers(self)
+  local m, states = self.metrics, {}
+  local function look()
+    states = {}
+    for _, each in ipairs(self.models) do
+      states[each.name] = each.model.peers and each.model.peers:state() or nil
+    end
+  end
+  local function of_fleets(name, help, read)
+    m:declare(name, "counter", help, function()
+      if name == "qeng_peers_lost_total" then look() end
+      local all = {}
+      for model, state in pairs(states) do all[metrics.labels { model = model }] = read(state) end
+      return all
+    end)
+  end
+  local function of_peers(name, kind, help, read)
+    m:declare(name, kind, help, function()
+      local all = {}
+      for model, state in pairs(states) do
+        for i = 1, math.min(#state.peers, most_peers) do
+          local peer = state.peers[i]
+          all[metrics.labels { model = model, peer = peer.name }] = read(peer, peer.link or {})
+        end
+      end
+      return all
+    end)
+  end
+  of_fleets("qeng_peers_lost_total", "peers that were lost while they had layers", function(s) return s.lost end)
+  of_fleets("qeng_layers_moved_total", "layers that moved to another machine", function(s) return s.moved end)
+  of_fleets("qeng_late_frames_total", "answers of peers that nobody waited for any more",
+    function(s) return s.dropped end)
+  of_peers("qeng_peer_here", "gauge", "1: the peer is connected; `here` is this process",
+    function(p) return p.here and 1 or 0 end)
+  of_peers("qeng_peer_layers", "gauge", "layers that the peer has", function(p) return p.count end)
+  of_peers("qeng_peer_layer_bytes", "gauge", "bytes of their weights", function(p) return p.bytes end)
+  of_peers("qeng_peer_free_bytes", "gauge", "memory that is free there", function(p) return p.free end)
+  of_peers("qeng_peer_step_seconds", "gauge", "seconds a step in the peer's layers, of late",
+    function(p) return p.step_seconds end)
+  of_peers("qeng_peer_steps_total", "counter", "steps through the layers that the peer has",
+    function(p) return p.steps end)
+  of_peers("qeng_peer_computed_seconds_total", "counter", "seconds that these took", function(p) return p.computed end)
+  of_peers("qeng_peer_link_seconds", "gauge", "round trip of a sign of life", function(_, l) return l.round_trip end)
+  of_peers("qeng_peer_sent_bytes_total", "counter", "bytes sent to the peer", function(_, l) return l.sent end)
+  of_peers("qeng_peer_received_bytes_total", "counter", "bytes received from the peer",
+    function(_, l) return l.received end)
+end
+
 -- Declares all of a server's figures.
 function figures.declare(self)
   local m = self.metrics
@@ -31,6 +83,8 @@ function figures.declare(self)
   of_models("qeng_engine_steps", "steps since the start", function(s) return s.steps end)
   of_models("qeng_batched_requests_total", "requests of all steps: by steps, the mean batch",
     function(_, each) return each.batched end, "counter")
+  of_models("qeng_step_seconds_total", "seconds of all steps: by steps, the mean step",
+    function(_, each) return each.seconds end, "counter")
   of_models("qeng_kv_pages", "pages of the cache", function(s) return s.pages end)
   of_models("qeng_kv_pages_used", "pages in use", function(s) return s.used end)
   of_models("qeng_kv_bytes", "bytes of the pages in use", function(s) return s.kv_bytes end)
@@ -55,6 +109,7 @@ function figures.declare(self)
     return all
   end)
   m:declare("qeng_peak_memory_bytes", "gauge", "the most memory that the process had", q.host.peak_rss)
+  declare_peers(self)
 end
 
 -- Counts a call that is over: tokens of its prompts, of its answers, and those of prompts that were there already.

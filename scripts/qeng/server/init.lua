@@ -20,7 +20,7 @@ local Server = {}
 Server.__index = Server
 
 local parts = { "status", "pages", "models", "chat", "messages", "responses", "completions", "embeddings",
-  "tokens", "llama", "slots", "jobs", "plan", "datasets", "kernels", "kv" }
+  "tokens", "llama", "slots", "jobs", "plan", "datasets", "kernels", "kv", "peers" }
 
 -- ---------------------------------------------------------------- routes
 

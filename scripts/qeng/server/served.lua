@@ -16,7 +16,7 @@ Served.__index = Served
 function served.new(name, model, opt)
   return setmetatable({
     name = name, path = model.dir, model = model, engine = engines.new(model, opt), adapters = {}, turns = {},
-    slots = {}, placed = 0, batched = 0, created = os.time(),
+    slots = {}, placed = 0, batched = 0, seconds = 0, created = os.time(),
     fingerprint = "qeng_" .. q.host.hash(name):sub(1, 10),
   }, Served)
 end
@@ -95,12 +95,17 @@ end
 -- A step of its engine. limits: of q.limits; then one of many steps is measured: {flops, bytes} a second, and the share
 -- of the device's limit.
 function Served:step(limits)
-  local engine = self.engine
-  self.batched = self.batched + #engine.running
-  if not limits or engine.steps % measured_each ~= measured_each - 1 then return engine:step() end
-  local began = q.time()
-  local profile = q.profile(engine.step, engine)
+  local engine, began, profile = self.engine, q.time(), nil
+  local steps, running = engine.steps, #engine.running
+  if limits and engine.steps % measured_each == measured_each - 1 then
+    profile = q.profile(engine.step, engine)
+  else
+    engine:step()
+  end
   local seconds, flops, bytes = q.time() - began, 0, 0
+  self.seconds = self.seconds + seconds
+  if engine.steps > steps then self.batched = self.batched + running end  -- else it is under way over peers
+  if not profile then return end
   for _, row in ipairs(profile.ops) do flops, bytes = flops + row.flops, bytes + row.bytes end
   self.rate = {
     flops = flops / seconds, bytes = bytes / seconds, share = (profile.share or 0) * profile.total_ms / 1e3 / seconds,

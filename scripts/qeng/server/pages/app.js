@@ -13,8 +13,9 @@ import * as jobs from "./jobs.js";
 import * as packets from "./packets.js";
 import * as kernels from "./kernels.js";
 import * as kv from "./kv.js";
+import * as peers from "./peers.js";
 
-const pages = { overview, chat, requests, models, runs, jobs, packets, kernels, kv };
+const pages = { overview, chat, requests, models, runs, jobs, packets, kernels, kv, peers };
 const main = document.getElementById("main");
 const problem = document.getElementById("problem");
 const nav = document.querySelector("nav");

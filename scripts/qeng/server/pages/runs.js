@@ -8,6 +8,9 @@ export const title = "Runs";
 
 const figures = [["loss", "Loss", ""], ["tok_s", "Rate", "tokens a second"], ["lr", "Learning rate", ""],
   ["grad_norm", "Gradient's norm", ""]];
+// Of runs on several ranks.
+const of_ranks = [["exchange_ms", "Exchange between ranks", "ms a step"],
+  ["exchange_wait_ms", "Waiting for the exchange", "ms a step"]];
 
 // A run's records, read on from where the last reading ended.
 export function follow(name) {
@@ -30,7 +33,7 @@ export function line(run, key) {
 export function open(root, life) {
   const chosen = new Map();
   const choice = make("fieldset", {}, make("legend", {}, "Shown"));
-  const drawn = figures.map(([key, label, unit]) => ({ key, ...chart(label, unit) }));
+  const drawn = [...figures, ...of_ranks].map(([key, label, unit]) => ({ key, ...chart(label, unit) }));
   const last = make("div");
   root.append(choice, make("div", { class: "charts" }, ...drawn.map((each) => each.figure)), last);
 
@@ -58,7 +61,11 @@ export function open(root, life) {
     offer(runs);
     const list = [...chosen.values()].filter((run) => runs.some(({ name }) => name === run.name));  // others are gone
     await Promise.all(list.map((run) => run.read(life.signal)));
-    for (const each of drawn) each.draw(list.map((run) => line(run, each.key)));
+    for (const each of drawn) {
+      const lines = list.map((run) => line(run, each.key));
+      each.figure.hidden = of_ranks.some(([key]) => key === each.key) && !lines.some((one) => one.points.length);
+      each.draw(each.figure.hidden ? [] : lines);
+    }
     put(last, table("All runs", ["Run", "State", ["Step"], ["Loss"], ["Tokens/s"]], runs.map((run) =>
       [run.name, run.live ? "● trains" : "ended", brief(run.step), brief(run.loss, 4), brief(run.tok_s)])));
   }
