@@ -36,7 +36,7 @@ worker() {  # NUMBER [options]: sets port[NUMBER]
   pid[n]=$!
   pids+=($!)
   for _ in $(seq 600); do
-    port[n]=$(sed -n 's/^worker .* at .*:\([0-9]*\)$/\1/p' "$dir/worker$n.log")
+    port[n]=$(sed -n 's/^worker .* at .*:\([0-9]*\)$/\1/p' "$dir/worker$n.log" 2>/dev/null)
     [[ -z ${port[$n]} ]] || return
     sleep 0.05
   done
@@ -86,10 +86,11 @@ grep -qE "^peers: layers 0 to 5: " "$dir/log" || fail "the plan is not said: $(c
 # ---- served: a worker that is killed or stopped is a pause
 # shellcheck disable=SC2046
 "$qeng" recipes/serve.lua --model "$dir/model" --port 0 --threads 1 --context 512 $(across 1=2 2=2 3=2) >"$dir/serve.out" 2>"$dir/serve.log" &
-pids+=($!)
+server=$!
+pids+=("$server")
 url=""
 for _ in $(seq 600); do
-  url=$(sed -n 's/.* answers at \(http:[^ ]*\)$/\1/p' "$dir/serve.out")
+  url=$(sed -n 's/.* answers at \(http:[^ ]*\)$/\1/p' "$dir/serve.out" 2>/dev/null)
   [[ -z $url ]] || break
   sleep 0.05
 done
@@ -113,6 +114,19 @@ for what in KILL STOP; do
   worker 2
 done
 expect "a loss is told" "$dir/serve.log" "is gone"
+
+# ---- a coordinator that dies leaves workers that are ready for the next
+kill -KILL "$server"
+wait "$server" 2>/dev/null
+for _ in $(seq 100); do
+  [[ $(grep -c "has left" "$dir/worker3.log") == $(grep -c "is here" "$dir/worker3.log") ]] && break
+  sleep 0.05
+done
+[[ $(grep -c "has left" "$dir/worker3.log") == $(grep -c "is here" "$dir/worker3.log") ]] || fail "a dead coordinator: $(tail -3 "$dir/worker3.log")"
+expected=$("$qeng" "${ask[@]}" --temperature 0 | tr -d '\0')
+# shellcheck disable=SC2046
+got=$("$qeng" "${ask[@]}" --temperature 0 $(across 3=4 4=2) 2>"$dir/log" | tr -d '\0')
+[[ $got == "$expected" ]] || fail "after a dead coordinator: $got; $(cat "$dir/log")"
 
 # ---- who is not known gets nothing, and is told what to do
 QENG_KEYS=$dir/stranger timeout 60 "$qeng" "${ask[@]}" --peers "$(at 1)" >"$dir/out" 2>&1 && fail "a stranger was served"

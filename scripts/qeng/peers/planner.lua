@@ -161,9 +161,9 @@ end
 function Planner:measure(model)
   local fleet, ranges = self.fleet, as_ranges(self)
   self.share, self.ends, self.hop = {}, nil, {}
-  local ends = {}
-  for _, kind in ipairs { "one", "batch" } do
-    local rows = kind == "one" and 1 or self.opt.max_batch or 1
+  local ends, alone = {}, (self.opt.max_batch or 1) == 1
+  for _, kind in ipairs(alone and { "one" } or { "one", "batch" }) do
+    local rows = kind == "one" and 1 or self.opt.max_batch
     local cost = cost_of(self, short, groups_of(self, #fleet.stages))
     local _, times = assign.time(given(self, fleet:ready(), kind, cost), ranges)
     local hop
@@ -183,6 +183,7 @@ function Planner:measure(model)
     end
     self.hop[kind] = hop and hop / 2 or self.hop.one
   end
+  if alone then self.share.batch, self.hop.batch, ends.batch = self.share.one, self.hop.one, ends.one end
   self.ends = ends
 end
 
