@@ -9,8 +9,10 @@ os.remove(folder)
 q.fs.mkdir(folder)
 local waiter = q.peers.open {}
 
-local function start(number, budget)
-  local output = ("%s/%d"):format(folder, number)
+local started = 0
+local function start(budget)
+  started = started + 1
+  local output = ("%s/%d"):format(folder, started)
   local worker = { process = q.host.process({
     "recipes/worker.lua", "--listen=127.0.0.1:0", "--silent", "--threads=1", "--model=" .. path,
     ("--device-budget=%d"):format(budget),
@@ -69,9 +71,9 @@ local cost = require("qeng.peers.costs").of(function() return q.load(path, { wei
   { context = context, batch = 8 })
 local total = 0
 for _, layer in ipairs(cost.layers) do total = total + layer.bytes + layer.state_bytes end
-print(("%s: %d layers of %.1f MB with the cache of 8 x %d tokens; one process of one core: %.1f tokens/s, %.1f of 8"):format(
-  path:match "[^/]+$", layers, total / 1e6, context, alone, alone8))
-whole = nil
+print(("%s: %d layers of %.1f MB with the cache of 8 x %d tokens; one process of one core: %.1f tokens/s, %.1f of 8")
+  :format(path:match "[^/]+$", layers, total / 1e6, context, alone, alone8))
+whole = nil  -- luacheck: ignore 311
 collectgarbage()
 collectgarbage()
 
@@ -81,7 +83,7 @@ for _, processes in ipairs { 2, 3, 5 } do
   local workers, addresses, parts = {}, {}, processes * (processes + 1) / 2
   local function room(share) return math.floor(cost.slack + 1.25 * total * share / parts) end
   for i = 2, processes do
-    workers[i] = start(i, room(i))
+    workers[i] = start(room(i))
     addresses[#addresses + 1] = workers[i].address
   end
   local model = q.load(path, {
@@ -94,15 +96,15 @@ for _, processes in ipairs { 2, 3, 5 } do
   for i, stage in ipairs(fleet.stages) do
     parts_of[i] = ("%s %d"):format(stage.worker and stage.worker.name or "here", stage.count)
   end
-  print(("%d processes: 50 texts %s; one request %.1f tokens/s, expected %.1f (%+.0f %%); 8: %.1f, expected %.1f (%+.0f %%); "
-    .. "a hop %.0f us; %s"):format(processes, same and "the same" or "DIFFER", one,
+  print(("%d processes: 50 texts %s; one request %.1f tokens/s, expected %.1f (%+.0f %%); 8: %.1f, expected %.1f "
+    .. "(%+.0f %%); a hop %.0f us; %s"):format(processes, same and "the same" or "DIFFER", one,
     fleet.predicted.one.tokens_per_second, 100 * (one / fleet.predicted.one.tokens_per_second - 1), eight,
     fleet.predicted.batch.tokens_per_second, 100 * (eight / fleet.predicted.batch.tokens_per_second - 1),
     1e6 * (fleet.hop or 0), table.concat(parts_of, ", ")))
   failed = failed or not same
-  model, fleet = nil, nil
+  model, fleet = nil, nil  -- luacheck: ignore 311
   for i = 2, processes do workers[i].process:stop(true) end
-  workers = nil
+  workers = nil  -- luacheck: ignore 311
   collectgarbage()
   collectgarbage()
 end

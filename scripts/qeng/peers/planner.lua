@@ -28,7 +28,7 @@ local worth = 0.95         -- of the seconds that a step took, that another plan
 -- opt: of q.load over peers (peers/init.lua).
 function planners.new(path, opt, fleet)
   return setmetatable({
-    path = path, opt = opt, fleet = fleet, costs = {}, share = {}, hop = {}, own_memory = opt.peer_memory,
+    path = path, opt = opt, fleet = fleet, costs = {}, share = {}, hop = {}, rest = {}, own_memory = opt.peer_memory,
   }, Planner)
 end
 
@@ -82,8 +82,12 @@ local function context_of(self)
   return context and context > 0 and context or 4096
 end
 
--- Several requests are under way in one group for each stage.
-local function groups_of(self, stages) return math.max(1, math.min(stages, self.opt.max_batch or 1)) end
+-- Several requests are under way in one group for each stage: how many groups (infer/steps.lua: of equal size but for
+-- the last).
+local function groups_of(self, stages)
+  local batch = self.opt.max_batch or 1
+  return math.ceil(batch / math.ceil(batch / math.max(1, stages)))
+end
 
 -- The ranges of layers for these workers and this process (Fleet:place), as layers are best for the batch.
 function Planner:ranges(workers)
@@ -121,14 +125,20 @@ local function as_ranges(self)
   return list
 end
 
--- What a step of this kind takes as layers lie now, by what was measured: {seconds =, tokens_per_second =}.
-function Planner:predict(kind)
-  local cost = cost_of(self, context_of(self), groups_of(self, #self.fleet.stages))
-  return (assign.time(given(self, self.fleet:ready(), kind, cost), as_ranges(self)))
+-- What a step of this kind, over sequences of so many tokens, takes as layers lie now: {seconds = in which each
+-- sequence gets a token, tokens_per_second =}.
+local function time_of(self, kind, context)
+  local cost = cost_of(self, context, groups_of(self, #self.fleet.stages))
+  local time = assign.time(given(self, self.fleet:ready(), kind, cost), as_ranges(self))
+  local seconds = time.seconds * (self.rest[kind] or 1)
+  return { seconds = seconds, tokens_per_second = (kind == "one" and 1 or self.opt.max_batch or 1) / seconds }
 end
 
+-- The same of the sequences that are planned for.
+function Planner:predict(kind) return time_of(self, kind, context_of(self)) end
+
 -- Times steps of so many sequences: seconds of a step in each stage, of this process beside layers, and on the way to
--- each worker and back.
+-- each worker and back; and of a whole round, in which each sequence gets a token.
 local function timed_steps(self, model, rows)
   local fleet = self.fleet
   local engine = model:engine {
@@ -154,20 +164,21 @@ local function timed_steps(self, model, rows)
   end
   engine:close()
   return math.max(0, elapsed - waited - own) / count,
-    workers > 0 and rows == 1 and math.max(0, waited - remote) / count / workers or nil
+    workers > 0 and rows == 1 and math.max(0, waited - remote) / count / workers or nil, elapsed / timed
 end
 
 -- Measures steps through the layers as they lie, of one sequence and of the batch.
 function Planner:measure(model)
   local fleet, ranges = self.fleet, as_ranges(self)
-  self.share, self.ends, self.hop = {}, nil, {}
+  self.share, self.ends, self.hop, self.rest = {}, nil, {}, {}
+  local rounds = {}
   local ends, alone = {}, (self.opt.max_batch or 1) == 1
   for _, kind in ipairs(alone and { "one" } or { "one", "batch" }) do
     local rows = kind == "one" and 1 or self.opt.max_batch
     local cost = cost_of(self, short, groups_of(self, #fleet.stages))
     local _, times = assign.time(given(self, fleet:ready(), kind, cost), ranges)
     local hop
-    ends[kind], hop = timed_steps(self, model, rows)
+    ends[kind], hop, rounds[kind] = timed_steps(self, model, rows)
     self.share[kind] = {}
     for i, range in ipairs(ranges) do
       local computed, steps, predicted = 0, 0, times[i].seconds
@@ -183,8 +194,12 @@ function Planner:measure(model)
     end
     self.hop[kind] = hop and hop / 2 or self.hop.one
   end
-  if alone then self.share.batch, self.hop.batch, ends.batch = self.share.one, self.hop.one, ends.one end
+  if alone then
+    self.share.batch, self.hop.batch, ends.batch, rounds.batch = self.share.one, self.hop.one, ends.one, rounds.one
+  end
   self.ends = ends
+  -- What stages, ends and hops do not explain: machines that share cores, or wait for each other.
+  for kind, seconds in pairs(rounds) do self.rest[kind] = seconds / time_of(self, kind, short).seconds end
 end
 
 -- Measures, and has the layers lie better if what was measured says so.
