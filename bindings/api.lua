@@ -854,6 +854,7 @@ function WeightStream:close() end
 ---@field groups? integer[]  from 0, one for each parameter
 ---@field rates? number[]  for each group, a factor of a step's lr
 ---@field own? boolean[]  for each parameter, whether a step updates it (all); the others count for the norm alone
+---@field ranks? Ranks  each of which has the gradients of its own parameters only
 ---@field allow_unused? boolean  a parameter without a gradient is meant (an expert that no token has chosen yet)
 
 ---AdamW over tensors that require gradients. A bf16 parameter has an f32 master here.
@@ -1214,6 +1215,7 @@ q.ndp = {}
 ---@param opt? {meta?: table, crc?: "ccitt"|"xmodem"}
 ---@return PacketWriter
 function q.ndp.create(path, opt) end
+---A file HASH.part that another process is receiving is opened too: whatever reads a record waits until it is here.
 ---@param path string
 ---@return PacketFile
 function q.ndp.open(path) end
@@ -1357,6 +1359,8 @@ function PacketFile:totals() end
 ---What is known of a record without reading it.
 ---@return RecordInfo
 function PacketFile:info(record) end
+---Says that a record will be read: of use for a file that is still coming.
+function PacketFile:expect(record) end
 ---@return integer[]? tokens  nil when a frame is damaged
 ---@return integer[] mask
 function PacketFile:read(record) end
@@ -1525,10 +1529,10 @@ function q.blocks.manifest(path, opt) end
 ---@param hash string  64 hex digits
 ---@return Manifest
 function q.blocks.read_manifest(text, hash) end
----The bytes of one block of a file, as it is now.
+---The bytes of one block of a file, as it is now: as Peers:send and PartialFile:put take them.
 ---@param path string
 ---@param index integer
----@return string
+---@return Frame
 function q.blocks.block(path, index) end
 ---A folder's list of files: its text, and the hash that stands for all that is in it.
 ---@param paths string[]  in the folder
@@ -1568,9 +1572,9 @@ function Manifest:text() end
 local PartialFile = {}
 ---Writes a block, verified first: else an error of code "format". False: it was here already.
 ---@param index integer
----@param bytes string
+---@param frame Frame  that came, or of q.blocks.block
 ---@return boolean
-function PartialFile:put(index, bytes) end
+function PartialFile:put(index, frame) end
 ---The blocks that are not here and that bytes first to last lie in; of the whole file by default.
 ---@param first? integer
 ---@param last? integer
@@ -2226,6 +2230,10 @@ q.ranks = {}
 ---printed from then on.
 ---@return Ranks?
 function q.ranks.join() end
+---Rank 0 of so many that do not exist, for a rehearsal: nothing is sent.
+---@param size integer
+---@return Ranks
+function q.ranks.imagined(size) end
 
 ---@class Ranks
 local Ranks = {}
@@ -2247,10 +2255,21 @@ function Ranks:sum(numbers) end
 ---@param parameters Tensor[]  the same on each rank
 ---@return GradientSum
 function Ranks:gradients(parameters) end
+---Shares out the parameters of a model by units (embedding, layers, head): takes their memory, and keeps what this rank
+---owns. A parameter of two units stays whole.
+---@param names string[]  of the units
+---@param parameters Tensor[][]  of each unit
+---@param owners integer[][]  of each parameter of each unit, a rank
+---@param weights boolean  weights too, not gradients alone
+---@return Shards
+function Ranks:shards(names, parameters, owners, weights) end
 ---Gives all ranks each parameter as the rank has it that owns it.
 ---@param parameters Tensor[]  the same on each rank
 ---@param owners integer[]  for each, a rank
 function Ranks:share(parameters, owners) end
+---Bytes that this rank has sent to others since the last call.
+---@return number
+function Ranks:sent() end
 ---Leaves the job, of which nothing is asked any more. A process that ends without it ends the others.
 function Ranks:leave() end
 
@@ -2269,6 +2288,35 @@ function GradientSum:watch(program) end
 ---Seconds since the last call: of exchanging, and what finish() waited for it.
 ---@return {exchanging: number, waiting: number}
 function GradientSum:figures() end
+
+---@class Shards
+local Shards = {}
+---A parameter is trained from now on; its gradient is kept by its owner.
+---@param parameter Tensor
+---@param gradient? "f32"|"bf16"  by default as it is, or f32
+function Shards:learn(parameter, gradient) end
+---The stream that brings what units need, for a model's marks.
+---@return WeightStream
+function Shards:stream() end
+---A round, as GradientSum's. A rank with a micro-batch runs one forward and one backward pass in it; after the last
+---round owners have the sums.
+---@param present integer
+---@param first boolean
+---@param last boolean
+function Shards:begin(present, first, last) end
+function Shards:finish() end
+---Takes part in a forward pass without gradients that other ranks compute.
+function Shards:follow() end
+---After such passes.
+function Shards:rest() end
+---Gives all ranks what owners have changed, of what all of them keep.
+function Shards:share() end
+---All weights come together on rank 0, until release().
+function Shards:gather() end
+function Shards:release() end
+---Seconds since the last call: of exchanging, and of waiting for it.
+---@return {exchanging: number, waiting: number}
+function Shards:figures() end
 
 -- ---------------------------------------------------------------- the host: terminal, process, signals
 
@@ -2339,6 +2387,10 @@ function Process:pid() end
 ---nil while it runs; then its exit status, or 128 and the number of the signal that ended it.
 ---@return integer?
 function Process:status() end
+---Waits at most so many seconds for its end, or until Ctrl-C; then as status.
+---@param seconds number
+---@return integer?
+function Process:wait(seconds) end
 ---Ends it and what it began: SIGTERM, or with true SIGKILL.
 ---@param now? boolean
 function Process:stop(now) end
@@ -3560,7 +3612,7 @@ function q.train(opt) end
 ---@field rows? integer
 ---@field accumulate? integer
 ---@field ranks? integer
----@field zero? 0|1
+---@field zero? 0|1|2|3
 ---@field recompute? boolean
 ---@field mtp? boolean  with a head that drafts tokens: trained beside, or its guesses in inference
 ---@field eval? boolean

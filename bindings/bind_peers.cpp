@@ -2,8 +2,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 
 #include "bindings/interrupt.h"
+#include "bindings/peer_frame.h"
 #include "bindings/register.h"
 #include "bindings/runtime.h"
 #include "engine/peers/beacon.h"
@@ -18,11 +20,6 @@ struct OpenPeers {
   std::unique_ptr<Peers> peers;
 };
 
-// A frame that came. Its bytes go with it, or when it is freed.
-struct HeldFrame {
-  PeerFramePtr frame;
-};
-
 struct Beacon {
   std::unique_ptr<PeerBroadcast> broadcast;
 };
@@ -31,7 +28,6 @@ struct Beacon {
 }  // namespace qeng
 
 QENG_LUA_CLASS(qeng::OpenPeers, "Peers")
-QENG_LUA_CLASS(qeng::HeldFrame, "Frame")
 QENG_LUA_CLASS(qeng::Beacon, "Beacon")
 
 namespace qeng {
@@ -72,6 +68,7 @@ int keys(Call& call) {
   }
   if (opt.has("forget")) keys.forget(opt.get<std::string>("forget"));
   const PeerCertificate& own = keys.own();
+  if (keys.made()) std::fprintf(stderr, "keys: made a pair for %s in %s\n", own.name.c_str(), keys.folder().c_str());
   std::string text = own.name + "  " + own.public_key + "  (this machine; its keys are in " + keys.folder() + ")";
   lua_State* L = call.L;
   lua_newtable(L);
@@ -104,33 +101,29 @@ int keys(Call& call) {
 
 // ---------------------------------------------------------------- frames
 
-const PeerFrame& frame_of(const Call& call) {
-  const auto held = call.self<HeldFrame>();
-  if (!held->frame) fail("closed", call.name, ": this frame was freed");
-  return *held->frame;
-}
+std::span<const uint8_t> frame_of(const Call& call) { return call.self<HeldFrame>()->bytes(call.name); }
 
-int frame_bytes(Call& call) { return call.push(frame_of(call).data().size()); }
+int frame_bytes(Call& call) { return call.push(frame_of(call).size()); }
 
 int frame_data(Call& call) {
-  const auto data = frame_of(call).data();
+  const auto data = frame_of(call);
   lua_pushlstring(call.L, reinterpret_cast<const char*>(data.data()), data.size());
   return 1;
 }
 
-void fill(const Call& call, const PeerFrame& frame, Tensor& x) {
+void fill(const Call& call, std::span<const uint8_t> data, Tensor& x) {
   const size_t expected = x.view.bytes();
-  if (frame.data().size() != expected)
-    fail("shape", call.name, ": the frame has ", frame.data().size(), " bytes, and a tensor ", shape_text(x.view),
-         " has ", expected);
+  if (data.size() != expected)
+    fail("shape", call.name, ": the frame has ", data.size(), " bytes, and a tensor ", shape_text(x.view), " has ",
+         expected);
   require_writable(x, call.name);
-  if (expected) write_bytes(x, frame.data().data());
+  if (expected) write_bytes(x, data.data());
 }
 
 int frame_tensor(Call& call) {
-  const PeerFrame& frame = frame_of(call);
+  const std::span<const uint8_t> data = frame_of(call);
   const TensorPtr x = make_tensor(device(), call.arg<Shape>(1), call.arg<DType>(2));
-  fill(call, frame, *x);
+  fill(call, data, *x);
   return call.push(x);
 }
 
@@ -140,7 +133,7 @@ int frame_into(Call& call) {
   return call.push(x);
 }
 
-int frame_free(Call& call) { return call.self<HeldFrame>()->frame.reset(), 0; }
+int frame_free(Call& call) { return *call.self<HeldFrame>() = {nullptr, true}, 0; }
 
 // Data as send() takes it: a string, a tensor's bytes or those of a frame that came.
 std::shared_ptr<const PeerData> data_of(Call& call, const Options& opt) {
@@ -153,11 +146,11 @@ std::shared_ptr<const PeerData> data_of(Call& call, const Options& opt) {
     size_t size = 0;
     const char* text = lua_tolstring(L, index, &size);
     data = PeerData::of(size);
-    std::copy(text, text + size, data->bytes.get());
+    if (size) std::memcpy(data->bytes.get(), text, size);
   } else if (const auto held = lua::to_object<HeldFrame>(L, index)) {
-    if (!held->frame) fail("closed", call.name, ": this frame was freed");
+    held->bytes(call.name);
     lua_pop(L, 1);
-    return held->frame->shared_data();
+    return held->data;
   } else if (lua::is_class(L, index, "Tensor")) {
     const TensorPtr x = opt.get<TensorPtr>("data");
     data = PeerData::of(x->view.bytes());
@@ -247,7 +240,7 @@ int wait(Call& call) {
     set_field(L, "epoch", frame.header.epoch);
     lua_pushlstring(L, frame.text().data(), frame.text().size());
     lua_setfield(L, -2, "text");
-    set_field(L, "frame", std::make_shared<HeldFrame>(HeldFrame{event->frame}));
+    set_field(L, "frame", std::make_shared<HeldFrame>(HeldFrame{frame.shared_data()}));
   }
   return 1;
 }

@@ -35,7 +35,7 @@ void register_packets(lua_State* L);      // bind_packets.cpp
 void register_batches(lua_State* L);      // bind_batches.cpp
 void register_hub(lua_State* L);          // bind_hub.cpp
 void register_blocks(lua_State* L);       // bind_blocks.cpp: files between peers, block by block
-void register_peers(lua_State* L);      // bind_peers.cpp: other machines, and keys
+void register_peers(lua_State* L);        // bind_peers.cpp: other machines, and keys
 void register_http(lua_State* L);         // bind_http.cpp: the listener of a server
 void register_statistics(lua_State* L);   // bind_statistics.cpp
 void register_convert(lua_State* L);      // bind_convert.cpp

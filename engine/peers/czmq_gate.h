@@ -15,7 +15,7 @@ class CzmqGate {
     if (zmq_bind(socket_.get(), "inproc://zeromq.zap.01") != 0)
       fail("internal", "the gate of peers: ", zmq_strerror(zmq_errno()));
   }
-  void* socket() const { return socket_.get(); }
+  ZmqSocket& socket() { return socket_; }
   // Answers what has been asked.
   void answer() {
     for (;;) {

@@ -2,7 +2,10 @@
 // libczmq-dev).
 #include <czmq.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <mutex>
+#include <set>
 
 #include "engine/peers/czmq_peers.h"
 
@@ -12,20 +15,24 @@ namespace {
 constexpr int kBroadcastEveryMs = 500;
 constexpr size_t kMostDatagram = 255;  // of a zbeacon
 
-struct DestroyConfig {
-  void operator()(zconfig_t* config) const { zconfig_destroy(&config); }
-};
-struct DestroyActor {
-  void operator()(zactor_t* actor) const { zactor_destroy(&actor); }
-};
 struct FreeText {
   void operator()(char* text) const { zstr_free(&text); }
 };
 using Text = std::unique_ptr<char, FreeText>;
 
-bool is_key(const std::string& text) {
-  uint8_t bytes[32];
-  return text.size() == 40 && zmq_z85_decode(bytes, text.c_str());
+// The beacons that there are. A process that ends with one ends it first: CZMQ would end under its thread.
+struct Beacons {
+  std::mutex lock;
+  std::set<zactor_t*> actors;
+};
+Beacons& beacons() {
+  static Beacons& all = *new Beacons;
+  return all;
+}
+void end_beacons() {
+  const std::lock_guard<std::mutex> lock(beacons().lock);
+  for (zactor_t* actor : beacons().actors) zactor_destroy(&actor);
+  beacons().actors.clear();
 }
 
 class CzmqBroadcast final : public PeerBroadcast {
@@ -34,19 +41,20 @@ class CzmqBroadcast final : public PeerBroadcast {
     if (datagram.size() > kMostDatagram)
       fail("value", "a beacon of ", datagram.size(), " bytes, at most ", kMostDatagram);
     {
-      static std::mutex one;  // the interface is the whole process's
-      const std::lock_guard<std::mutex> lock(one);
+      const std::lock_guard<std::mutex> lock(beacons().lock);  // the interface is the whole process's
       zsys_set_interface(interface.c_str());
-      actor_.reset(zactor_new(zbeacon, nullptr));
-      if (!actor_) fail("io", "no beacon: ", zmq_strerror(zmq_errno()));
-      zsock_send(actor_.get(), "si", "CONFIGURE", port);
-      const Text host(zstr_recv(actor_.get()));
-      if (!host || !*host)
-        fail("io", "no beacon at UDP port ", port, ": ",
-             interface.empty() ? "no interface that can broadcast is up"
-                               : "the interface " + interface + " cannot broadcast",
-             "; name another, or give addresses");
+      zactor_t* const actor = zactor_new(zbeacon, nullptr);
+      if (!actor) fail("io", "no beacon: ", zmq_strerror(zmq_errno()));
+      beacons().actors.insert(actor);
+      actor_.reset(actor);
+      zsock_send(actor, "si", "CONFIGURE", port);
+      host_.reset(zstr_recv(actor));
     }
+    if (!host_ || !*host_)
+      fail("io", "no beacon at UDP port ", port, ": ",
+           interface.empty() ? "no interface that can broadcast is up"
+                             : "the interface " + interface + " cannot broadcast",
+           "; name another, or give addresses");
     if (datagram.empty())
       zsock_send(actor_.get(), "sb", "SUBSCRIBE", "", size_t{0});
     else
@@ -65,7 +73,14 @@ class CzmqBroadcast final : public PeerBroadcast {
   }
 
  private:
-  std::unique_ptr<zactor_t, DestroyActor> actor_;
+  struct End {
+    void operator()(zactor_t* actor) const {
+      const std::lock_guard<std::mutex> lock(beacons().lock);
+      if (beacons().actors.erase(actor)) zactor_destroy(&actor);
+    }
+  };
+  std::unique_ptr<zactor_t, End> actor_;
+  Text host_;  // the address of this machine on that network
 };
 
 class CzmqLibrary final : public PeerLibrary {
@@ -80,27 +95,11 @@ class CzmqLibrary final : public PeerLibrary {
     return made;
   }
 
-  std::string write_certificate(const PeerCertificate& certificate) override {
-    const std::unique_ptr<zconfig_t, DestroyConfig> root(zconfig_new("root", nullptr));
-    zconfig_put(root.get(), "metadata/name", certificate.name.c_str());
-    zconfig_put(root.get(), "curve/public-key", certificate.public_key.c_str());
-    if (!certificate.secret_key.empty()) zconfig_put(root.get(), "curve/secret-key", certificate.secret_key.c_str());
-    const Text text(zconfig_str_save(root.get()));
-    return text.get() + std::string("\n");
-  }
-
-  PeerCertificate read_certificate(const std::string& text, const std::string& path) override {
-    const std::unique_ptr<zconfig_t, DestroyConfig> root(zconfig_str_load(text.c_str()));
-    if (!root) fail("format", path, ": is no certificate of ZeroMQ's; make it again, by q.keys");
-    const auto get = [&](const char* name) { return std::string(zconfig_get(root.get(), name, "")); };
-    PeerCertificate read{get("metadata/name"), get("curve/public-key"), get("curve/secret-key")};
-    if (!is_key(read.public_key)) fail("format", path, ": has no public-key of 40 characters in Z85");
-    if (read.secret_key.empty()) return read;
-    char derived[41];
-    if (!is_key(read.secret_key) || zmq_curve_public(derived, read.secret_key.c_str()) != 0 ||
-        read.public_key != derived)
-      fail("format", path, ": its secret-key is not that of its public-key");
-    return read;
+  std::string public_key_of(const std::string& secret_key) override {
+    std::string key(41, '\0');
+    if (zmq_curve_public(key.data(), secret_key.c_str()) != 0) fail("format", "a secret key that is none");
+    key.pop_back();
+    return key;
   }
 
   std::unique_ptr<PeerBroadcast> broadcast(int port, const std::string& interface,
@@ -114,8 +113,9 @@ class CzmqLibrary final : public PeerLibrary {
 
 extern "C" __attribute__((visibility("default"))) qeng::PeerLibrary* qeng_peer_library() {
   static qeng::CzmqLibrary* const library = [] {
-    zsys_handler_set(nullptr);    // Ctrl-C is qeng's
-    zsys_set_logstream(nullptr);  // and so is what is said
+    zsys_handler_set(nullptr);                                                       // Ctrl-C is qeng's
+    if (FILE* nowhere = std::fopen("/dev/null", "we")) zsys_set_logstream(nowhere);  // and so is what is said
+    std::atexit(qeng::end_beacons);  // before what CZMQ has just registered
     return new qeng::CzmqLibrary;
   }();
   return library;

@@ -38,6 +38,7 @@ struct PeerLink {
   uint32_t incarnation = 0;
   size_t tried = 0;  // of keys, since the last rest
   std::optional<PeerWire> wire;
+  std::optional<uint64_t> pong_for;  // the request of a ping that is to be answered
   PeerClock::time_point heard, ping_at, call_until, rest_until;
   Milliseconds rest = kFirstRest;
 

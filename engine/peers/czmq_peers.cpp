@@ -12,7 +12,7 @@ namespace qeng {
 namespace {
 
 constexpr int kHandshakeMs = 5000;    // longer, and whoever connects and says nothing is cut off
-constexpr int kWaitingMessages = 64;  // in a socket's queue, each at most kWireMessage: 8 MiB a peer
+constexpr int kWaitingMessages = 16;  // in a socket: 2 MiB, which signs of life wait behind
 
 // The address as ZeroMQ has it. It takes more than HOST:PORT, none of which is meant here.
 std::string endpoint(const std::string& address, bool listens) {
@@ -39,8 +39,9 @@ CzmqPeers::CzmqPeers(const PeerOptions& options)
     : options_(options),
       who_(drawn_number()),
       context_(zmq_ctx_new()),
-      wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (!context_ || wake_fd_ < 0) fail("io", "no context for peers: ", std::strerror(errno));
+      wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      event_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!context_ || wake_fd_ < 0 || event_fd_ < 0) fail("io", "no context for peers: ", std::strerror(errno));
   if (options_.limit < 1 || options_.limit > kMaxPeerData)
     fail("value", "peers: limit is ", options_.limit, " bytes of a frame's data, expected 1 to ", kMaxPeerData);
   if (!options_.listen.empty()) {
@@ -78,7 +79,7 @@ void CzmqPeers::set_up(ZmqSocket& socket) const {
 
 CzmqPeers::~CzmqPeers() {
   close(0);
-  ::close(wake_fd_);
+  ::close(wake_fd_), ::close(event_fd_);
 }
 
 void CzmqPeers::close(double seconds) {
@@ -91,6 +92,7 @@ void CzmqPeers::close(double seconds) {
     linger_ms_ = seconds > 0 ? std::clamp(static_cast<int>(left * 1000), 50, 2000) : 0;
     stop_ = true;
   }
+  standby_.notify_all();
   wake();
   if (thread_.joinable()) thread_.join();
 }
@@ -151,7 +153,7 @@ size_t CzmqPeers::room(int peer) {
 void CzmqPeers::send(int peer, PeerFramePtr frame) {
   if (is_transports_own(*frame))
     fail("value", "peers: frames ", peer_frame_name(frame->header.type), " are the transport's own");
-  const std::lock_guard<std::mutex> lock(lock_);
+  std::unique_lock<std::mutex> lock(lock_);
   const PeerLinkPtr link = link_of(peer);
   if (!link->here) fail("peer", "peer ", peer, " is not here");
   if (link->told != link->stats.times_here) fail("peer", "peer ", peer, " was gone and came back: wait() tells of it");
@@ -162,16 +164,44 @@ void CzmqPeers::send(int peer, PeerFramePtr frame) {
     fail("full", "peer ", peer, " does not take what it gets: ", link->stats.unsent, " bytes wait for it");
   link->stats.unsent += cost_of(*frame);
   link->out.push_back(std::move(frame));
-  if (link->out.size() == 1) wake();
+  if (link->out.size() > 1) return;
+  lock.unlock();
+  const std::unique_lock<std::mutex> mine(turns_, std::try_to_lock);
+  if (!mine) return wake();
+  now_ = PeerClock::now();
+  held_up_ = false;
+  if (link->state == State::here) send_waiting(link);
+  if (!held_up_) return;
+  lock.lock();
+  hurry_ = true;
+  lock.unlock();
+  standby_.notify_all();
+  wake();
 }
 
 std::optional<PeerEvent> CzmqPeers::wait(double seconds) {
-  std::unique_lock<std::mutex> lock(lock_);
-  check_open();
-  changed_.wait_for(lock, std::chrono::duration<double>(std::clamp(seconds, 0.0, 1e6)),
-                    [this] { return !events_.empty() || stop_ || !broken_.empty(); });
-  if (events_.empty()) check_open();
-  if (events_.empty()) return std::nullopt;
+  const auto end = PeerClock::now() + std::chrono::duration<double>(std::clamp(seconds, 0.0, 1e6));
+  for (bool looked = false;; looked = true) {
+    const auto left = std::chrono::ceil<Milliseconds>(end - PeerClock::now());
+    {
+      const std::lock_guard<std::mutex> lock(lock_);
+      if (!events_.empty()) return take_event();
+      check_open();
+      if (looked && left.count() <= 0) return std::nullopt;
+      ++callers_;
+    }
+    struct Leaving {
+      CzmqPeers& peers;
+      ~Leaving() {
+        const std::lock_guard<std::mutex> lock(peers.lock_);
+        --peers.callers_;
+      }
+    } leaving{*this};
+    turn(std::clamp(left, Milliseconds(0), kTick), true);
+  }
+}
+
+PeerEvent CzmqPeers::take_event() {
   Queued next = std::move(events_.front());
   events_.pop_front();
   PeerLink& link = *next.link;

@@ -1,6 +1,12 @@
 // Peers by ZeroMQ: a context of its own, a socket that listens (ROUTER), one for each peer that is dialed (DEALER, which
-// connects once and is replaced by the next), and the thread that has them all.
+// connects once and is replaced by the next).
+//
+// Sockets are read, written and timed in turns, one at a time, by whichever thread is there: a caller who waits takes them
+// itself, and so does one who sends, so that a frame is not handed from thread to thread, which would double the time of a
+// small one. A thread of its own takes them while no caller does.
 #pragma once
+#include <poll.h>
+
 #include <condition_variable>
 #include <deque>
 #include <map>
@@ -29,6 +35,7 @@ class CzmqPeers final : public Peers {
 
  private:
   using State = PeerLink::State;
+  enum class Sent { yes, not_now, lost };
   struct Queued {
     PeerEvent event;
     PeerLinkPtr link;
@@ -42,10 +49,12 @@ class CzmqPeers final : public Peers {
   void wake();
   void set_up(ZmqSocket& socket) const;
 
-  // What the thread does, in czmq_thread.cpp.
+  PeerEvent take_event();  // under the lock
+
+  // What is done in turns, in czmq_turns.cpp.
   void run();
-  void turn();
-  void poll();
+  void turn(Milliseconds most, bool by_caller);
+  bool look(std::vector<pollfd>* sleep_on);
   void take_commands();
   void call(const PeerLinkPtr& link);
   void rest(PeerLink& link);
@@ -59,9 +68,9 @@ class CzmqPeers final : public Peers {
   void comes(const PeerLinkPtr& link, const PeerGreeting& greeting);
   void goes(const PeerLinkPtr& link, const std::string& why);
   void tick();
-  void ping(const PeerLinkPtr& link);
+  void send_signs(const PeerLinkPtr& link);
+  Sent send_sign(PeerLink& link, PeerFrameType type, uint64_t request);
   void send_waiting(const PeerLinkPtr& link);
-  enum class Sent { yes, not_now, lost };
   Sent send_message(PeerLink& link, ZmqMessage& message);
   Sent send_own(PeerLink& link, const PeerFrame& frame);
   void queue(const PeerLinkPtr& link, PeerEvent event);
@@ -74,18 +83,24 @@ class CzmqPeers final : public Peers {
     void operator()(void* context) const { zmq_ctx_term(context); }
   };
   const std::unique_ptr<void, EndContext> context_;
-  int wake_fd_ = -1, port_ = 0;
+  int wake_fd_ = -1, event_fd_ = -1;  // there is something to do; a caller who sleeps has an event
+  int port_ = 0;
 
-  // The thread's own.
+  // Of turns: locked before lock_, which is held for moments only.
+  std::mutex turns_;
   std::optional<CzmqGate> gate_;
   ZmqSocket listener_;
   std::vector<PeerLinkPtr> links_;
   std::map<std::string, PeerLinkPtr> routes_;
   PeerClock::time_point now_, tick_at_;
   bool held_up_ = false;  // a socket took no more: it is asked again soon
+  bool by_caller_ = false;
+  bool over_ = false;
 
   std::mutex lock_;
-  std::condition_variable changed_;
+  std::condition_variable changed_, standby_;
+  int callers_ = 0;     // that take turns
+  bool hurry_ = false;  // the thread has to take them too: a caller left something to send
   std::map<int, PeerLinkPtr> by_number_;
   int last_number_ = 0;
   uint32_t last_dial_ = 0;

@@ -63,9 +63,20 @@ class ZmqSocket {
   bool send(ZmqMessage& message, int flags = 0) {
     return zmq_msg_send(message.get(), socket_, flags | ZMQ_DONTWAIT) >= 0;
   }
+  // Is there something to receive? Where not, fd() becomes readable before there is. A call of another thread on this
+  // socket may take that sign away: whoever sleeps on it does so for a short while.
+  bool readable() { return (get_option<int>(ZMQ_EVENTS) & ZMQ_POLLIN) != 0; }
+  int fd() { return get_option<int>(ZMQ_FD); }
   bool receive(ZmqMessage& message) { return zmq_msg_recv(message.get(), socket_, ZMQ_DONTWAIT) >= 0; }
 
  private:
+  template <class T>
+  T get_option(int option) {
+    T value{};
+    size_t size = sizeof value;
+    if (zmq_getsockopt(socket_, option, &value, &size) != 0) fail("internal", "a socket: ", zmq_strerror(zmq_errno()));
+    return value;
+  }
   void* socket_ = nullptr;
 };
 

@@ -75,7 +75,7 @@ PeerCertificate read_certificate(const std::string& path, bool secret) {
   std::string text(static_cast<size_t>(about.st_size), '\0');
   const ssize_t got = ::read(file.get(), text.data(), text.size());
   text.resize(got > 0 ? static_cast<size_t>(got) : 0);
-  return peer_library().read_certificate(text, path);
+  return parse_certificate(text, path);
 }
 
 }  // namespace
@@ -97,11 +97,14 @@ PeerKeys::PeerKeys(const std::string& folder, const std::string& name) : folder_
   if (std::error_code ignored; !fs::exists(fs::symlink_status(path, ignored))) {
     const PeerCertificate made = peer_library().new_certificate(name.empty() ? machine_name() : name);
     AtomicFile file(path, 0600);
-    file.write(peer_library().write_certificate(made));
+    file.write(certificate_text(made));
     file.commit();
+    made_ = true;
   }
   own_ = read_certificate(path, true);
   if (own_.secret_key.empty()) fail("format", path, ": has no secret-key; remove it, and a new pair is made");
+  if (peer_library().public_key_of(own_.secret_key) != own_.public_key)
+    fail("format", path, ": its secret-key is not that of its public-key");
   if (!is_name(own_.name)) own_.name = machine_name();
   if (!name.empty() && own_.name != name)
     fail("value", path, ": is the pair of ", own_.name, ", not of ", name, "; remove it for a new one");
@@ -134,8 +137,7 @@ std::map<std::string, std::string> PeerKeys::known() const {
 void PeerKeys::know(const std::string& name, const std::string& key) {
   check_name(name);
   const std::string path = folder_ + "/known/" + name;
-  const std::string text = peer_library().write_certificate({name, key, ""});
-  if (peer_library().read_certificate(text, "the key of " + name).public_key != key)
+  if (!is_peer_key(key))
     fail("value", "the key of ", name, " is not one of 40 characters in Z85, as q.keys().public is");
   if (key == own_.public_key) fail("value", "the key of ", name, " is this machine's own, ", own_.name);
   const Descriptor held(folder_, O_DIRECTORY);
@@ -145,7 +147,7 @@ void PeerKeys::know(const std::string& name, const std::string& key) {
     if (other == name) fail("value", "another key of ", name, " is known: forget it first");
     if (others == key) fail("value", "the key of ", name, " is known as that of ", other);
   }
-  write_file_atomically(path, text);
+  write_file_atomically(path, certificate_text({name, key, ""}));
 }
 
 void PeerKeys::forget(const std::string& name) {

@@ -25,6 +25,7 @@ class PeerKeys {
   explicit PeerKeys(const std::string& folder, const std::string& name = "");
   const std::string& folder() const { return folder_; }
   const PeerCertificate& own() const { return own_; }
+  bool made() const { return made_; }  // the pair was made just now
 
   std::map<std::string, std::string> known() const;  // key by name; Error("format") names a file that is none
   // Error("value") for a name or key that is none, or that is known with another key or name.
@@ -41,6 +42,7 @@ class PeerKeys {
   std::map<std::string, std::string> read(std::string* problem) const;
   const std::string folder_;
   PeerCertificate own_;
+  bool made_ = false;
   mutable std::mutex lock_;
   mutable std::map<std::string, std::string> names_;  // by key
   mutable timespec read_at_{};                        // the folder's time then; zero: read it again

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/peers/certificate.h"
 #include "engine/peers/frame.h"
 
 namespace qeng {
@@ -67,10 +68,6 @@ class Peers {
   virtual void close(double seconds) = 0;  // what is left may go out for so long; others hear of it at once
 };
 
-struct PeerCertificate {
-  std::string name, public_key, secret_key;  // keys in Z85, 40 characters; no secret: somebody else's
-};
-
 // A datagram to everybody on the network, again and again, and those of others. One object does either.
 class PeerBroadcast {
  public:
@@ -85,9 +82,7 @@ class PeerLibrary {
   virtual ~PeerLibrary() = default;
   virtual std::unique_ptr<Peers> open(const PeerOptions& options) = 0;
   virtual PeerCertificate new_certificate(const std::string& name) = 0;
-  // A certificate as CZMQ's zcert writes it. Error("format") for a text that is none, names the path.
-  virtual std::string write_certificate(const PeerCertificate& certificate) = 0;
-  virtual PeerCertificate read_certificate(const std::string& text, const std::string& path) = 0;
+  virtual std::string public_key_of(const std::string& secret_key) = 0;
   // datagram: sent every half second; "": this one listens. interface: "" is the first that can broadcast. Error("io")
   // where none can.
   virtual std::unique_ptr<PeerBroadcast> broadcast(int port, const std::string& interface,

@@ -27,14 +27,14 @@ struct Transfer {
   Manifest manifest;
   Transfer() {
     fs::remove_all(folder), fs::create_directories(folder);
-    bytes.resize(kBlocks * kBlockBytes - 5);
+    bytes.resize(kBlocks * kFileBlock - 5);
     for (uint64_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>((i * 2654435761U ^ i >> 20) >> 13);
     manifest.size = bytes.size();
     for (uint64_t i = 0; i < kBlocks; ++i) manifest.blocks.push_back(sha256(block(i)));
     manifest.hash = hex(sha256(manifest.text()));
   }
   ~Transfer() { fs::remove_all(folder); }
-  std::string_view block(uint64_t i) const { return std::string_view(bytes).substr(i * kBlockBytes, kBlockBytes); }
+  std::string_view block(uint64_t i) const { return std::string_view(bytes).substr(i * kFileBlock, kFileBlock); }
   std::string file(const std::string& ending) const { return (folder / (manifest.hash + ending)).string(); }
   std::string to() const { return (folder / "whole").string(); }
   PartialFile open(bool verify = false) const { return PartialFile(folder.string(), manifest, verify); }
@@ -66,11 +66,11 @@ TEST_CASE("blocks in any order make the file, which appears when all are there")
     transfer.put(file, 50, kBlocks);
     transfer.put(file, 1, 50);
     CHECK(file.missing(0, UINT64_MAX) == std::vector<uint64_t>{0});
-    CHECK(file.missing(kBlockBytes, UINT64_MAX).empty());
+    CHECK(file.missing(kFileBlock, UINT64_MAX).empty());
     CHECK(file.missing(5, 4).empty());
     CHECK(!file.put(3, transfer.block(3)));
     CHECK_THROWS_WITH(file.finish(transfer.to()), containing("1 of its 70 blocks are missing"));
-    CHECK(read(file.path()).substr(kBlockBytes) == transfer.bytes.substr(kBlockBytes));
+    CHECK(read(file.path()).substr(kFileBlock) == transfer.bytes.substr(kFileBlock));
     transfer.put(file, 0, 1);
     file.finish(transfer.to());
     CHECK_THROWS_WITH(file.put(0, transfer.block(0)), containing("put after finish or close"));
@@ -91,7 +91,7 @@ TEST_CASE("a wrong block is refused by its number, and nothing of it is written"
   CHECK_THROWS_WITH(file.put(kBlocks, transfer.block(7)), containing("block 70 of 70"));
   CHECK_THROWS_WITH(file.put(kBlocks - 1, transfer.block(7)), containing("expected 1048571"));
   CHECK(file.here() == 3);
-  CHECK(read(file.path()).substr(3 * kBlockBytes) == std::string(transfer.bytes.size() - 3 * kBlockBytes, '\0'));
+  CHECK(read(file.path()).substr(3 * kFileBlock) == std::string(transfer.bytes.size() - 3 * kFileBlock, '\0'));
 }
 
 TEST_CASE("one object at a time receives a file") {
@@ -139,7 +139,7 @@ TEST_CASE("a kill at any moment loses some blocks and keeps no wrong one") {
     least = file.here();
     const std::string there = read(file.path());
     for (uint64_t i = 0; i < kBlocks; ++i)
-      if (file.has(i)) REQUIRE(std::string_view(there).substr(i * kBlockBytes, kBlockBytes) == transfer.block(i));
+      if (file.has(i)) REQUIRE(std::string_view(there).substr(i * kFileBlock, kFileBlock) == transfer.block(i));
   }
   PartialFile file = transfer.open();
   for (const uint64_t i : file.missing(0, UINT64_MAX)) file.put(i, transfer.block(i));
@@ -156,14 +156,14 @@ TEST_CASE("where notes are damaged or cut, blocks are verified again; where the 
   receive();
   flip(transfer.file(".noted"), 44);
   CHECK(transfer.open().here() == 20);
-  flip(transfer.file(".part"), 5 * kBlockBytes + 3);
+  flip(transfer.file(".part"), 5 * kFileBlock + 3);
   CHECK(transfer.open().here() == 20);  // noted blocks are believed
   fs::resize_file(transfer.file(".noted"), 43);
-  CHECK(transfer.open().missing(0, 20 * kBlockBytes - 1) == std::vector<uint64_t>{5});
+  CHECK(transfer.open().missing(0, 20 * kFileBlock - 1) == std::vector<uint64_t>{5});
   CHECK(transfer.open().here() == 19);
   receive();
-  flip(transfer.file(".part"), 7 * kBlockBytes);
-  CHECK(transfer.open(true).missing(0, 20 * kBlockBytes - 1) == std::vector<uint64_t>{7});
+  flip(transfer.file(".part"), 7 * kFileBlock);
+  CHECK(transfer.open(true).missing(0, 20 * kFileBlock - 1) == std::vector<uint64_t>{7});
   fs::resize_file(transfer.file(".part"), 19);
   CHECK(transfer.open().here() == 0);
   receive();
@@ -184,7 +184,7 @@ TEST_CASE("a full disk is said, and what has come is kept") {
   if (child == 0) {  // a limit on the size of files stands in for the disk: the same call fails, for another reason
     PartialFile file = transfer.open();
     ::signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit{10 * kBlockBytes + 100, 10 * kBlockBytes + 100};
+    const rlimit limit{10 * kFileBlock + 100, 10 * kFileBlock + 100};
     ::setrlimit(RLIMIT_FSIZE, &limit);
     transfer.put(file, 0, 10);
     try {

@@ -1,4 +1,5 @@
 // Folders of keys, and what else reads them.
+#include <dlfcn.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -134,6 +135,63 @@ TEST_CASE("files that are no certificates let nobody in, and are named") {
   mixed.replace(mixed.find(anna.own().public_key), 40, ben.own().public_key);
   CHECK_THROWS_WITH(spoil(mixed), containing("is not that of its public-key"));
   CHECK(spoil(own).own().secret_key == anna.own().secret_key);
+}
+
+// CZMQ's own functions, which are no part of what is tested.
+struct Zcert {
+  void* library = dlopen("libczmq.so.4", RTLD_NOW);
+  template <class F>
+  F get(const char* name) const {
+    return reinterpret_cast<F>(dlsym(library, name));
+  }
+};
+
+TEST_CASE("CZMQ reads the certificates that are written here, and they are read where CZMQ wrote them") {
+  const Zcert zcert;
+  if (!zcert.library) {
+    WARN("SKIPPED: no libczmq.so.4 here");
+    return;
+  }
+  const auto load = zcert.get<void* (*)(const char*)>("zcert_load");
+  const auto public_text = zcert.get<const char* (*)(void*)>("zcert_public_txt");
+  const auto secret_text = zcert.get<const char* (*)(void*)>("zcert_secret_txt");
+  const auto meta = zcert.get<const char* (*)(void*, const char*)>("zcert_meta");
+  const auto set_meta = zcert.get<void (*)(void*, const char*, const char*, ...)>("zcert_set_meta");
+  const auto save = zcert.get<int (*)(void*, const char*)>("zcert_save_secret");
+  const auto save_public = zcert.get<int (*)(void*, const char*)>("zcert_save_public");
+  const auto destroy = zcert.get<void (*)(void**)>("zcert_destroy");
+  const auto make = zcert.get<void* (*)()>("zcert_new");
+
+  const Scratch scratch;
+  PeerKeys anna(scratch / "anna", "anna");
+  void* read = load((scratch / "anna/own").c_str());
+  REQUIRE(read);
+  CHECK(public_text(read) == anna.own().public_key);
+  CHECK(secret_text(read) == anna.own().secret_key);
+  CHECK(meta(read, "name") == std::string("anna"));
+  destroy(&read);
+
+  void* made = make();
+  set_meta(made, "name", "%s", "ben");
+  fs::create_directories(scratch / "ben/known");
+  REQUIRE(save(made, (scratch / "ben/own").c_str()) == 0);
+  REQUIRE(save_public(made, (scratch / "anna/known/ben").c_str()) == 0);
+  const PeerKeys ben(scratch / "ben");
+  CHECK(ben.own().name == "ben");
+  CHECK(ben.own().public_key == public_text(made));
+  CHECK(ben.own().secret_key == secret_text(made));
+  CHECK(anna.known().at("ben") == ben.own().public_key);
+  destroy(&made);
+}
+
+TEST_CASE("a key is 40 characters of Z85 that are 32 bytes") {
+  CHECK(is_peer_key("rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"));  // of zmq_curve(7)
+  CHECK(is_peer_key(std::string(40, '0')));
+  CHECK_FALSE(is_peer_key(std::string(40, '#')));      // each word over 32 bits
+  CHECK(is_peer_key("%nSc0" + std::string(35, '0')));  // 0xffffffff
+  CHECK_FALSE(is_peer_key("%nSc1" + std::string(35, '0')));
+  CHECK_FALSE(is_peer_key("rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf"));
+  CHECK_FALSE(is_peer_key("rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf\""));
 }
 
 }  // namespace qeng

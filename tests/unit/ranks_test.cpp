@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "engine/ranks/gradient_sum.h"
+#include "engine/ranks/shards.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/math/bf16.h"
 #include "tests/catch.h"
@@ -98,30 +99,90 @@ std::unique_ptr<Program> pass_of(Device& device, const std::vector<TensorPtr>& g
   });
 }
 
+void set(const TensorPtr& tensor, const std::vector<float>& values) {
+  from_host(*tensor, std::vector<double>(values.begin(), values.end()).data(), values.size());
+}
+
 void compute(Program& pass, const std::vector<TensorPtr>& gradients, const std::vector<TensorPtr>& parameters, int m) {
   for (size_t i = 0; i < gradients.size(); ++i) {
-    const std::vector<float> own = drawn(i, m);
-    const std::vector<double> values(own.begin(), own.end());
-    from_host(*gradients[i], values.data(), values.size());
+    set(gradients[i], drawn(i, m));
     if (i != 1 || m == 2) parameters[i]->reached = true;
   }
   pass.run();
+}
+
+// Gradients of a step as they are summed on one rank.
+std::vector<std::vector<float>> summed(int batches) {
+  std::vector<std::vector<float>> sums;
+  for (size_t i = 0; i < std::size(kSizes); ++i) {
+    sums.push_back(drawn(i, 0));
+    for (int m = 1; m < batches; ++m) {
+      const std::vector<float> next = drawn(i, m);
+      for (size_t k = 0; k < next.size(); ++k) sums[i][k] += next[k];
+    }
+    if (i == kBf16)
+      for (float& value : sums[i]) value = to_f32(to_bf16(value));
+  }
+  return sums;
+}
+
+// A model of five units whose first and last share the first parameter. A pass adds gradients in the order of a tape, and
+// looks at the weights that are there.
+struct Sharded {
+  Sharded(Ranks& ranks, Device& device, bool weights) {
+    std::vector<StreamUnit> units;
+    std::vector<std::vector<int>> owners;
+    for (size_t i = 0; i < std::size(kSizes); ++i) {
+      const bool half = i == kBf16;
+      parameters.push_back(make_zeros(device, {1, kSizes[i]}, half ? DType::bf16 : DType::f32));
+      set(parameters.back(), drawn(i, 100));
+      gradients.push_back(make_zeros(device, {1, kSizes[i]}, DType::f32));
+      units.push_back({.name = std::to_string(i), .weights = {parameters.back()}});
+      owners.push_back({static_cast<int>(i) % ranks.size()});
+    }
+    units.back().weights.push_back(parameters[0]), owners.back().push_back(0);
+    shards = std::make_shared<Shards>(ranks, device, units, owners, weights);
+    for (size_t i = 0; i < parameters.size(); ++i) shards->learn(parameters[i], i == kBf16 ? DType::bf16 : DType::f32);
+  }
+  void use(size_t unit, Pass pass) {
+    use_weights(shards, static_cast<int>(unit), pass);
+    const std::vector<float> values = to_host_f32(*parameters[unit]);
+    right = right && values == drawn(unit, 100);
+  }
+  void compute(int m) {
+    for (size_t i = 0; i < parameters.size(); ++i) use(i, Pass::forward);
+    for (size_t i = parameters.size(); i-- > 0;) {
+      if (i == 0) use_weights(shards, WeightStream::kNoUnit, Pass::backward);
+      if (i > 0 && i + 1 < parameters.size()) use(i, Pass::backward);
+      const TensorPtr& grad = parameters[i]->grad;
+      set(gradients[i], drawn(i, m));
+      const TensorPtr sum = make_like(*gradients[i]);
+      copy_into(*sum, *grad);
+      grad->device().run(Add{sum->view, gradients[i]->view, sum->view});
+      copy_into(*grad, *sum);
+      parameters[i]->reached = true;
+    }
+  }
+  std::vector<TensorPtr> parameters, gradients;
+  std::shared_ptr<Shards> shards;
+  bool right = true;  // whether the weights of each unit were there
+};
+
+template <class F>
+bool refused(F f) {
+  try {
+    f();
+  } catch (const Error&) {
+    return true;
+  }
+  return false;
 }
 
 }  // namespace
 
 TEST_CASE("ranks sum gradients in the order of micro-batches, however many they are") {
   constexpr int kBatches = 5;
-  std::vector<std::vector<float>> expected;
-  for (size_t i = 0; i < std::size(kSizes); ++i) {
-    expected.push_back(drawn(i, 0));
-    for (int m = 1; m < kBatches; ++m) {
-      const std::vector<float> next = drawn(i, m);
-      for (size_t k = 0; k < next.size(); ++k) expected[i][k] += next[k];
-    }
-    if (i == kBf16)
-      for (float& value : expected[i]) value = to_f32(to_bf16(value));
-  }
+  const std::vector<std::vector<float>> expected = summed(kBatches);
   for (int size : {1, 2, 3, 5}) {
     Board board(size);
     std::vector<std::vector<std::vector<float>>> found(static_cast<size_t>(size));
@@ -171,6 +232,51 @@ TEST_CASE("ranks sum gradients in the order of micro-batches, however many they 
       for (size_t i = 0; i < std::size(kSizes); ++i) CHECK(found[static_cast<size_t>(r)][i] == expected[i]);
     }
   }
+}
+
+TEST_CASE("shards give each owner the gradients of all ranks, and each unit its weights") {
+  constexpr int kBatches = 5;
+  const std::vector<std::vector<float>> expected = summed(kBatches);
+  for (const bool weights : {false, true})
+    for (int size : {1, 2, 3, 5}) {
+      Board board(size);
+      std::vector<std::string> wrong(static_cast<size_t>(size));
+      std::vector<std::thread> threads;
+      for (int r = 0; r < size; ++r)
+        threads.emplace_back([&, r] {
+          std::string& found = wrong[static_cast<size_t>(r)];
+          Device device(make_cpu_backend(1));
+          Ranks ranks(std::make_unique<Thread>(board, r));
+          Sharded model(ranks, device, weights);
+          const int rounds = (kBatches + size - 1) / size;
+          for (int step = 0; step < 2; ++step) {
+            for (int round = 0; round < rounds; ++round) {
+              const int m = round * size + r;
+              model.shards->begin(std::min(size, kBatches - round * size), round == 0, round + 1 == rounds);
+              if (m < kBatches) model.compute(m);
+              model.shards->finish();
+            }
+            for (size_t i = 0; i < std::size(kSizes); ++i) {
+              const bool own = static_cast<int>(i) % size == r;
+              if (own && to_host_f32(*model.parameters[i]->grad) != expected[i])
+                found += "gradient " + std::to_string(i);
+              if (!model.parameters[i]->reached) found += "not reached " + std::to_string(i);
+              // What another rank has is refused, and not what lies there by chance.
+              if (i == 0 || own) continue;
+              if (!refused([&] { device.run(Fill{model.parameters[i]->grad->view, 0}); })) found += "written";
+              if (weights && !refused([&] { to_host_f32(*model.parameters[i]); })) found += "read";
+            }
+          }
+          if (!model.right) found += "weights";
+          model.shards->gather();
+          for (size_t i = 0; r == 0 && i < std::size(kSizes); ++i)
+            if (to_host_f32(*model.parameters[i]) != drawn(i, 100)) found += "gathered " + std::to_string(i);
+          model.shards->release();
+        });
+      for (std::thread& thread : threads) thread.join();
+      CAPTURE(size, weights);
+      CHECK(wrong == std::vector<std::string>(static_cast<size_t>(size)));
+    }
 }
 
 TEST_CASE("ranks tell a text and sum numbers in their order") {

@@ -28,6 +28,7 @@ local part_names = require "qeng.model.names"
 local place = require "qeng.plan.place"
 local q = require "qeng.core"
 local ranks = require "qeng.train.ranks"
+local shards = require "qeng.train.shards"
 local source_of = require "qeng.plan.source"
 local stream = require "qeng.model.stream"
 local train = require "qeng.train"
@@ -106,17 +107,23 @@ end
 local function train_steps(model, opt)
   local name = os.tmpname()
   q.fs.remove(name)
-  local marks = {}
+  local marks, weights = {}, nil
   local ok, err = pcall(train, {
     model = model, data = full_rows(), out = name .. ".plan", steps = 3, row_tokens = opt.row_tokens, rows = opt.rows,
-    accumulate = opt.accumulate, moment_bits = opt.moment_bits, zero = opt.zero,
-    ranks = opt.ranks > 1 and ranks.imagined(opt.ranks) or ranks.alone, eval_share = opt.eval and 0.5 or 0,
-    checkpoints = false,
-    on_step = function() marks[#marks + 1] = q.rehearsal.cost() end,
+    accumulate = opt.accumulate, moment_bits = opt.moment_bits, zero = opt.zero, ranks = opt.team,
+    eval_share = opt.eval and 0.5 or 0, checkpoints = false,
+    on_step = function(row)
+      marks[#marks + 1] = q.rehearsal.cost()
+      marks[#marks].exchanged = row.exchange_bytes
+      -- Where they are shared out, all of them are there before and after only.
+      weights = model.shards and q.memory().weights.bytes or nil
+    end,
   })
   q.fs.remove(name .. ".plan")
   if not ok then error(err, 0) end
-  return difference(marks[2], marks[1])
+  local step = difference(marks[2], marks[1])
+  step.exchanged = opt.ranks > 1 and marks[2].exchanged or nil
+  return step, nil, weights
 end
 
 -- Two steps of one-bit training: the bits by counters, all else by AdamW. Returns also the bits that learn.
@@ -153,8 +160,35 @@ end
 
 local most_read = 2 ^ 22  -- tokens of prompts: a rehearsal reads them in steps of a few hundred, so many in minutes
 
--- Reads opt.batch prompts of all but a few tokens of opt.context and begins to decode. A late decoding step is the
--- step.
+local piece = 256         -- tokens of prompts in a step, as the engine has it
+
+-- The cost of a step in which each of opt.batch sequences decodes the last token of its context. Their prompts are not
+-- read, which a rehearsal need not do.
+local function last_step(model, opt, kv, pages)
+  local runner, ids, parts, wanted = paged.new(model, {
+    kv = kv, pages = pages, rows = math.max(piece, opt.batch), sequences = opt.batch, context = opt.context,
+    remember = false,
+  }), {}, {}, {}
+  for i = 1, opt.context do ids[i] = 0 end
+  for i = 1, opt.batch do
+    local id = runner.pool:open(0)
+    for first = 1, opt.context, piece do  -- as steps would have it: exact rows (model/kv_types.lua) come and go
+      if not runner:extend(id, ids, first, math.min(first + piece - 1, opt.context)) then
+        q.error("memory", ("plan: %d pages do not hold %d sequences"):format(pages, opt.batch))
+      end
+      runner.pool:commit(id)
+    end
+    parts[i], wanted[i] = { id = id, count = 1 }, i - 1
+  end
+  local before = q.rehearsal.cost()
+  runner:run(parts, wanted, function() end)
+  local step = difference(q.rehearsal.cost(), before)
+  runner:free()
+  return step
+end
+
+-- Reads opt.batch prompts of all but a few tokens of opt.context and begins to decode, for the memory that takes. The
+-- step is the last one of one sequence, or that of all.
 local function decode_steps(model, opt)
   opt.asked_context, opt.context = opt.context, math.min(opt.context, model.config.max_position)
   if opt.batch * opt.context > most_read then
@@ -170,11 +204,15 @@ local function decode_steps(model, opt)
   for _ = 1, opt.batch do engine:submit { ids = ids, max_tokens = 6, temperature = 0, stop_ids = {} } end
   repeat marks[#marks + 1] = q.rehearsal.cost() until not engine:step()
   engine:close()
+  if opt.batch > 1 then return last_step(model, opt, kv, pages) end
   return difference(marks[#marks - 1], marks[#marks - 2])
 end
 
 local prepare = {
-  full = function(model, opt) model:full { gradients = opt.gradients } end,
+  full = function(model, opt)
+    if shards.wanted(opt.mode, opt.zero, opt.team) then shards.attach(model, opt.team, opt.zero) end
+    model:full { gradients = opt.gradients }
+  end,
   lora = function(model, opt)
     model:lora { rank = opt.rank, targets = opt.targets[1] and opt.targets, dropout = opt.dropout }
   end,
@@ -192,16 +230,21 @@ local function rehearse(make, opt, limits)
     prepare[opt.mode](model, opt)
     if opt.mtp then model:attach_mtp { writable = opt.mode ~= "inference" } end
     if opt.mtp and opt.mode ~= "inference" then model:train_mtp {} end
-    local step, learning = steps[opt.mode](model, opt)
+    local step, learning, weights = steps[opt.mode](model, opt)
     local found = {
       device = q.rehearsal.cost().device, tokenizer = model.tokenizer, accounts = {}, step = step,
-      units = units_of(model, learning or {}, opt), parameters = 0, trained = 0, layers = model.config.layers,
+      units = opt.mode == "full" and {} or units_of(model, learning or {}, opt),
+      parameters = 0, trained = 0, layers = model.config.layers,
       dtype = model.fp8 and "fp8" or model.dtype,
     }
     for name, account in pairs(q.memory()) do found.accounts[name] = account.peak end
+    found.accounts.weights = weights or found.accounts.weights
+    local whole = 0  -- bytes
     for _, parameter in ipairs(model.parameters) do
       found.parameters = found.parameters + parameter.tensor:elements()
+      whole = whole + parameter.tensor:bytes()
     end
+    found.gathered = weights and opt.zero == 3 and whole or nil
     for _, parameter in ipairs(opt.mode == "onebit" and onebit.float_parameters(model) or model:trainable()) do
       found.trained = found.trained + parameter.tensor:elements()
     end
@@ -233,7 +276,10 @@ options.set("plan", {
   { "accumulate", 1, "micro-batches of a step", min = 1, max = most_accumulated },
   { "ranks", 1, "training: processes (mpirun) that share the micro-batches; what is planned is the first of them",
     min = 1, max = most_accumulated },
-  { "zero", 0, "with ranks, 1: each keeps the optimizer's state of a part of the parameters", choices = { 0, 1 } },
+  { "zero", 0, "with ranks, what each keeps of its part of the parameters alone: 1 the optimizer's state; in mode full "
+    .. "2 gradients too, 3 weights too", choices = { 0, 1, 2, 3 } },
+  { "network", nil, "with ranks: bytes a second that one sends to others, such as 1.25G for 10 Gbit/s; of a run it is "
+    .. "exchange_bytes over exchange_ms in metrics.jsonl", kind = "bytes" },
   { "moment_bits", 32, "bits of AdamW's moments", choices = { 32, 8 } },
   { "gradients", "f32", "full: what weights of linear layers gather", choices = { "f32", "bf16" } },
   { "levels", 7, "one-bit training: levels of a counter", choices = { 1, 3, 7, 15, 255 } },
@@ -287,6 +333,10 @@ local function checked(given)
     q.error("value", ("plan: %d ranks share the micro-batches of a step, which are %d: accumulate = %d, or a multiple")
       :format(opt.ranks, opt.accumulate, opt.ranks))
   end
+  if opt.network and opt.ranks == 1 then
+    q.error("value", "plan: network is what ranks send to each other, and there is one: ranks = 2, or more")
+  end
+  opt.team = opt.ranks > 1 and ranks.imagined(opt.ranks) or ranks.alone
   if (opt.bandwidth ~= nil) ~= (opt.flops ~= nil) then
     q.error("value", "plan: bandwidth and flops go together: they stand in for a device that is not here")
   end
@@ -342,14 +392,6 @@ local function of_one_memory(machine, bandwidth, name)
   end
 end
 
--- What a rank sends to others in a step: of each round's gradients, in f32, what they sum, then what it has summed
--- itself, and with zero its part of the parameters.
-local function exchanged(plan, opt)
-  local rounds, others = math.ceil(opt.accumulate / opt.ranks), (opt.ranks - 1) / opt.ranks
-  local gradients = 4 * plan.trained * others * (rounds + 1)
-  return gradients + (opt.zero == 1 and (plan.dtype == "f32" and 4 or 2) * plan.trained * others or 0)
-end
-
 return function(given)
   if type(given) ~= "table" then q.error("value", "plan: expected a table of options, as q.plan { model = \"7b\" }") end
   local opt = checked(given)
@@ -363,6 +405,9 @@ return function(given)
   plan.name, plan.mode, plan.given = name, opt.mode, opt
   plan.on_host = plan.device == "cpu" and not opt.bandwidth and not machine  -- with these it is a GPU that is not here
   plan.process = plan.on_host and process_bytes(plan, folder) or 0
+  if not plan.on_host then  -- gradients on their way lie in the host's memory
+    plan.exchange_bytes, plan.accounts.exchange = plan.accounts.exchange, nil
+  end
   plan.one_memory = plan.on_host or of_one_memory(machine, opt.bandwidth, plan.device)
   local all = place(plan, nil, nil, plan.one_memory)
   plan.total, plan.least = all.total, all.least
@@ -384,7 +429,7 @@ return function(given)
   local computed = math.ceil(opt.accumulate / opt.ranks)  -- micro-batches of a rank
   local passes = opt.mode == "inference" and 1 or 2 * computed  -- backward wants each layer once more
   plan.step.moved = plan.placed.streamed * passes + plan.placed.written * computed
-  plan.step.exchanged = opt.ranks > 1 and exchanged(plan, opt) or nil
+  plan.step.exchange = plan.step.exchanged and opt.network and plan.step.exchanged / opt.network or nil
   plan.link = opt.link or machine and machine.link
   plan.step.transfer = plan.link and plan.step.moved / plan.link or nil
   plan.step.tokens = opt.mode == "inference" and opt.batch or opt.rows * opt.row_tokens * opt.accumulate

@@ -43,6 +43,7 @@ local function advice(plan)
   local function way(condition, what) if condition then ways[#ways + 1] = what end end
   local running, state = (a.activations or 0) + (a.workspace or 0), (a.gradients or 0) + (a.optimizer or 0)
   way(opt.mode == "full", "train adapters (--mode lora)")
+  way(opt.mode == "full" and opt.ranks > 1 and opt.zero < 3, "let ranks share more out (--zero 3)")
   way(opt.mode == "full" and opt.moment_bits ~= 8, "keep moments in 8 bits (--moment-bits 8)")
   way(opt.mode == "full" and opt.gradients ~= "bf16" and plan.dtype ~= "f32",
     "gather gradients in bf16 (--gradients bf16)")
@@ -121,8 +122,24 @@ local function step_line(plan)
     line = line .. ("; at the limits %s, %.4g tokens/s"):format(seconds(at_best), step.tokens / at_best)
   end
   if step.exchanged then
-    line = line .. ("\nso much on each of %d ranks, side by side; each sends %s a step, whose time is not counted")
-      :format(plan.given.ranks, bytes(step.exchanged))
+    line = line .. ("\nso much on each of %d ranks, side by side; rank 0 sends %s a step"):format(plan.given.ranks,
+      bytes(step.exchanged))
+    if not step.exchange then
+      line = line .. ", whose time is not counted: give the network's rate (--network 1.25G)"
+    else
+      line = line .. (": %s at %s/s"):format(seconds(step.exchange), bytes(plan.given.network))
+      if step.seconds > 0 then
+        line = line .. ("; with all of it beside the computation a step takes %s, with none %s"):format(
+          seconds(math.max(step.seconds, step.exchange)), seconds(step.seconds + step.exchange))
+      end
+    end
+    if plan.exchange_bytes then
+      line = line .. ("\n%s of the host's memory for what is sent"):format(bytes(plan.exchange_bytes))
+    end
+    if plan.gathered then
+      line = line .. ("\nrank 0 has all weights, %s, while it writes best/ and at the end model/"):format(
+        bytes(plan.gathered))
+    end
   end
   if step.moved > 0 then
     line = line .. ("\n%s streamed a step"):format(bytes(step.moved))
