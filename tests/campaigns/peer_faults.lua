@@ -54,8 +54,10 @@ end
 
 -- ---------------------------------------------------------------- what is asked, and what has to come
 
-local prompts = { "Once upon a time there was", "The capital of France is", "def area(width, height):", "A list of costs:",
-  "In the year 1873 a bridge of stone was built there, and with it came the railway, a market and three schools. " }
+local prompts = {
+  "Once upon a time there was", "The capital of France is", "def area(width, height):", "A list of costs:",
+  "In the year 1873 a bridge of stone was built there, and with it came the railway, a market and three schools. ",
+}
 local function request(i)
   return {
     prompt = prompts[1 + i % #prompts], max_tokens = 24 + i % 40, temperature = i % 3 == 0 and 0.9 or 0, seed = i,
@@ -99,7 +101,7 @@ local fleet = fleets.new { peers = transport, files = files.of_model(path, trans
   said[#said + 1] = text
   if os.getenv "VERBOSE" then io.stderr:write("  ", text, "\n") end
 end }
-fleet:dial { "127.0.0.1:" .. workers[1].address, "127.0.0.1:" .. workers[2].address, "127.0.0.1:" .. workers[3].address }
+for _, worker in ipairs(workers) do fleet:dial { "127.0.0.1:" .. worker.address } end
 assert(#fleet:gather(20) == 3, "workers are missing")
 -- Layers in equal parts on who is there, the last part here where there are fewer than three.
 local layers
@@ -160,7 +162,7 @@ while landed < faults or hurt or #running > 0 do
   end
 end
 engine:close()
-print(("%d faults in %.0f s, %d requests, %d wrong; %d losses, %d layers moved; the slowest step %.2f s, %d over %.0f s")
+print(("%d faults in %.0f s, %d requests, %d wrong; %d losses, %d layers moved; slowest step %.2f s, %d over %.0f s")
   :format(landed, q.time() - began, done, wrong, fleet.lost, fleet.moved, slowest, over, longest_step))
 print(("%.1f MB resident at most; key of %s"):format(q.host.peak_rss() / 1e6, keys.name))
 for _, worker in ipairs(workers) do

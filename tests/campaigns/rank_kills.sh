@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # By hand: starts jobs of 2 to 4 ranks ($QENG under mpirun), kills a random rank at a random moment, and resumes with another number of
 # ranks, KILLS times (10); when the run comes to its end, it has the losses and weights of one rank that was never killed.
-#   QENG=build/release/qeng KILLS=10 bash tests/campaigns/rank_kills.sh           MODE=full ZERO=1 before it: every weight, the optimizer shared
+#   QENG=build/release/qeng KILLS=10 bash tests/campaigns/rank_kills.sh           MODE=full ZERO=3 before it: every weight, shared out
 set -u
 QENG=$(realpath "${QENG:-build/release/qeng}")
 here=$(dirname "$(realpath "$0")")

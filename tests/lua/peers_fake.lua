@@ -37,7 +37,10 @@ function fake.new(names, files)
         end
       end,
     }
-    net.workers[peer] = workers.new { peers = transport, files = files, name = names[peer], memory = 1e12, limits = {} }
+    net.workers[peer] = workers.new {
+      peers = transport, files = files, name = names[peer], memory = 1e12,
+      limits = { bandwidth = 1e10, flops_f32 = 1e11 },
+    }
     net.workers[peer]:take { kind = "here", peer = 1, name = "coordinator" }
     net.events[#net.events + 1] = { kind = "here", peer = peer, name = names[peer] }
   end

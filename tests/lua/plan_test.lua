@@ -139,12 +139,12 @@ end
 
 -- A decoding step of eight sequences is one of all eight, whatever order their prompts are read in.
 do
-  local function work(batch)
+  local function cost(batch)
     local step = plan({ mode = "inference", model = config_of(false), context = 600, batch = batch }).step
     return step.tokens, step.flops_f32 + step.flops_bf16
   end
-  local one, eight = select(2, work(1)), select(2, work(8))
-  assert((work(8)) == 8 and math.abs(eight / one - 8) < 0.01, ("eight sequences cost %.2f of one"):format(eight / one))
+  local one, eight = select(2, cost(1)), select(2, cost(8))
+  assert((cost(8)) == 8 and math.abs(eight / one - 8) < 0.01, ("eight sequences cost %.2f of one"):format(eight / one))
 end
 
 -- Twice the rows, twice the work of a step; recomputing holds less and computes more.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Training on several ranks by mpirun: the bits of one rank, with LoRA and with every weight; a rank that is killed ends the job, which
-# goes on with another number of ranks to the same bits; what knows no ranks says so.
+# Training on several ranks by mpirun: the bits of one rank, with LoRA and with every weight, whatever ranks share out (--zero 0 to 3); a rank
+# that is killed ends the job, which goes on with another number of ranks to the same bits; what knows no ranks says so.
 set -uo pipefail
 qeng=${QENG:?the qeng executable}
 if ! command -v mpirun >/dev/null; then
@@ -48,15 +48,54 @@ for mode in lora full; do
   more=(--mode "$mode")
   [[ $mode == lora ]] || more+=(--lr 1e-4 --dtype bf16)
   on 1 "${common[@]}" "${more[@]}" --out "$dir/$mode-1" >"$dir/log" 2>&1 || fail "$mode on one rank: $(cat "$dir/log")"
-  for ranks in 2 3 4; do
+  numbers=(2 4)
+  [[ $mode == lora ]] || numbers=(3)
+  for ranks in "${numbers[@]}"; do
     on $ranks "${common[@]}" "${more[@]}" --out "$dir/$mode-$ranks" >"$dir/log" 2>&1 || fail "$mode on $ranks ranks: $(cat "$dir/log")"
     same "$mode on $ranks ranks" "$dir/$mode-1" "$dir/$mode-$ranks"
   done
 done
 [[ $(grep -c "metrics.jsonl, report.html" "$dir/log") == 1 ]] || fail "one rank speaks: $(cat "$dir/log")"
 
-# Each rank keeps a part of the optimizer's state, and another number of ranks goes on with it.
+# Each rank keeps a part of the gradients, and of the weights; three ranks of four micro-batches have a round that two sit out. An adapter is
+# whole on each.
+final() { came_to "$1" | grep -v checkpoints; }
+ended_as() {  # WHAT RUN RUN
+  local a b
+  a=$(final "$2") b=$(final "$3")
+  [[ $(wc -l <<<"$a") -gt 12 && $a == "$b" ]] || fail "$1: $(diff <(echo "$a") <(echo "$b") | head -5)"
+}
 shared=(--mode full --lr 1e-4 --dtype bf16)
+for how in "2 2" "4 2" "2 3 --recompute"; do
+  read -r ranks zero more <<<"$how"
+  on "$ranks" "${common[@]}" "${shared[@]}" --zero "$zero" ${more:+"$more"} --out "$dir/zero-$zero" --overwrite >"$dir/log" 2>&1 || fail "zero $zero on $ranks ranks: $(cat "$dir/log")"
+  ended_as "zero $zero on $ranks ranks $more" "$dir/full-1" "$dir/zero-$zero"
+done
+on 2 "${common[@]}" --zero 3 --out "$dir/lora-zero" >"$dir/log" 2>&1 || fail "LoRA with zero 3: $(cat "$dir/log")"
+ended_as "LoRA with zero 3" "$dir/lora-1" "$dir/lora-zero"
+grep -q 'note: --zero 3 is of --mode full.* as with --zero 1' "$dir/log" || fail "LoRA with zero 3 says nothing: $(cat "$dir/log")"
+
+# The same of a model whose head is not its embedding, on an odd number of layers, with the best weights at the end.
+"$qeng" -e 'local q, out = require "qeng", ...
+  local values = q.json.decode(q.fs.read "recipes/tiny/config.json")
+  values.tie_word_embeddings, values.hidden_size, values.intermediate_size, values.num_hidden_layers = false, 64, 96, 5
+  q.random_model(values):save(out)
+  for _, name in ipairs { "tokenizer.json", "tokenizer_config.json" } do q.fs.copy("recipes/tiny/" .. name, out .. "/" .. name) end' "$dir/untied" || fail "the untied model"
+untied=("${common[@]}" --model "$dir/untied" --mode full --lr 3e-2 --eval-every 2 --best)
+on 1 "${untied[@]}" --out "$dir/untied-1" >"$dir/log" 2>&1 || fail "untied on one rank: $(cat "$dir/log")"
+[[ -e $dir/untied-1/best ]] || fail "no best weights: $(cat "$dir/log")"
+for zero in 2 3; do
+  on 3 "${untied[@]}" --zero $zero --out "$dir/untied-$zero" >"$dir/log" 2>&1 || fail "untied with zero $zero: $(cat "$dir/log")"
+  ended_as "untied with zero $zero" "$dir/untied-1" "$dir/untied-$zero"
+done
+
+# Each rank writes its part of a checkpoint, and another number of ranks goes on with it, sharing out something else.
+on 4 "${common[@]}" "${shared[@]}" --zero 3 --steps 5 --out "$dir/parts" >"$dir/log" 2>&1 || fail "zero 3 on four ranks: $(cat "$dir/log")"
+[[ $(find "$dir/parts/checkpoints/step-000005" -name 'parameters-?.safetensors' | wc -l) == 4 ]] || fail "no part of each rank: $(ls "$dir/parts/checkpoints/"*)"
+on 2 "${common[@]}" "${shared[@]}" --zero 3 --steps 9 --resume --out "$dir/parts" >"$dir/log" 2>&1 || fail "zero 3 on two ranks: $(cat "$dir/log")"
+on 3 "${common[@]}" "${shared[@]}" --zero 2 --resume --out "$dir/parts" >"$dir/log" 2>&1 || fail "zero 2 on three ranks: $(cat "$dir/log")"
+without() { final "$1" | grep -v -e '^5 ' -e '^9 '; }
+[[ $(without "$dir/parts") == "$(without "$dir/full-1")" ]] || fail "4, 2, 3 ranks: $(diff <(without "$dir/parts") <(without "$dir/full-1"))"
 on 3 "${common[@]}" "${shared[@]}" --zero 1 --steps 9 --out "$dir/zero" >"$dir/log" 2>&1 || fail "zero 1 on three ranks: $(cat "$dir/log")"
 [[ $(find "$dir/zero/checkpoints/step-000009" -name 'optimizer-?.safetensors' | wc -l) == 3 ]] || fail "no part of each rank: $(ls "$dir/zero/checkpoints/"*)"
 on 2 "${common[@]}" "${shared[@]}" --zero 1 --steps 10 --resume --out "$dir/zero" >"$dir/log" 2>&1 || fail "zero 1 on two ranks: $(cat "$dir/log")"
@@ -84,8 +123,8 @@ grep -q "process rank 2 .*signal 9" "$dir/log" || fail "who died: $(cat "$dir/lo
 on 2 "${run[@]}" --steps 250 --resume >"$dir/log" 2>&1 || fail "resumed on two ranks: $(cat "$dir/log")"
 on 3 "${run[@]}" --resume >"$dir/log" 2>&1 || fail "resumed on three ranks: $(cat "$dir/log")"
 grep -q "resuming at step 250 of 300" "$dir/log" || fail "it did not go on: $(cat "$dir/log")"
-final() { came_to "$1" | grep -v -e '^250 ' -e checkpoints; }
-[[ $(final "$dir/killed") == "$(final "$dir/whole")" ]] || fail "killed and resumed: $(diff <(final "$dir/killed") <(final "$dir/whole") | head -5)"
+on_the_way() { final "$1" | grep -v '^250 '; }
+[[ $(on_the_way "$dir/killed") == "$(on_the_way "$dir/whole")" ]] || fail "killed and resumed: $(diff <(on_the_way "$dir/killed") <(on_the_way "$dir/whole") | head -5)"
 
 # A rank that is told to end stops all of them, with a checkpoint.
 run=("${common[@]}" --out "$dir/told" --eval-every 7)
@@ -114,6 +153,8 @@ says() {  # STATUS PATTERN RANKS COMMAND...
   [[ $got == "$status" && $(grep -cE "$pattern" <<<"$output") == 1 ]] || fail "$*: status $got, expected $status and '$pattern' once: $output"
 }
 says 2 '4 ranks share the micro-batches of a step, which are 2: --accumulate 4' 4 "${common[@]}" --accumulate 2 --out "$dir/few"
+says 1 'samples are answered by one rank.*--zero 2' 2 "${common[@]}" --mode full --zero 3 --samples 'a prompt' --out "$dir/few"
+says 1 'zero 2: a model with a head that drafts tokens \(MTP\) is trained with --zero 1' 2 "${common[@]}" --mode full --zero 2 --mtp 0.3 --out "$dir/few"
 says 2 'this recipe runs in one process, and this is one of 2' 2 recipes/inspect.lua recipes/tiny
 says 1 'none: ' 2 recipes/lora_qwen.lua --model "$dir/none" --data "$dir/data.jsonl" --accumulate 2 --out "$dir/none-out"
 exit $failed

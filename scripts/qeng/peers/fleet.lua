@@ -5,7 +5,7 @@
 --
 --   local fleet = fleets.new { peers = q.peers.open { keys = keys }, files = files, say = print }
 --   fleet:dial { "10.0.0.2:28766" }
---   local model = fleet:load(path, { dtype = "bf16" }, ranges)      -- then model:engine() as of any model
+--   local model = fleet:load(path, { dtype = "bf16" }, planner)     -- then model:engine() as of any model
 --
 -- A worker that is gone, does not answer in time, or answers with an error, is an error of code "peer". Fleet:recover
 -- then gives its layers to others, and the engine computes its sequences anew from their tokens (infer/steps.lua).
@@ -24,6 +24,7 @@ Fleet.__index = Fleet
 local protocol = 1
 local probe = 2 ^ 20  -- bytes, to measure a link
 local retry = 30      -- seconds until a worker that failed is asked again
+local longest = 300   -- seconds in which one worker after the other may fail to take the layers
 local settle = 10     -- seconds that a worker has to be there before layers move to it while requests run
 
 -- opt: peers (q.peers.open), files (peers/files.lua), wire (peers/wire.lua), say(text), patience (seconds in which a
@@ -53,6 +54,17 @@ local function name(self, worker, wish)
   if taken[worker.name] then worker.name = ("%s (%d)"):format(worker.name, worker.peer) end
 end
 
+-- What a worker says of itself (worker.lua), as far as it can be: else nothing.
+local function about_of(text)
+  local about = q.try(q.json.decode, text)
+  local limits = type(about) == "table" and type(about.limits) == "table" and about.limits or {}
+  local function positive(value) return type(value) == "number" and value > 0 and value < math.huge end
+  if type(about) == "table" and type(about.free) == "number" and about.free >= 0 and positive(limits.bandwidth)
+    and positive(limits.flops_f32) then
+    return about
+  end
+end
+
 -- Counts a worker that is lost with layers of the model.
 local function lose(self, worker)
   for _, stage in ipairs(self.stages) do
@@ -77,14 +89,21 @@ function Fleet:pump(seconds)
     worker.here, worker.about, worker.hung, worker.failed = true, nil, nil, nil
     worker.visits = (worker.visits or 0) + 1  -- what it had loaded before it has no more
     self.fresh = q.time()
-    self:post(worker, "hello", {}, function(answer) worker.about = q.json.decode(answer.text) end)
+    self:post(worker, "hello", {}, function(answer)
+      worker.about = about_of(answer.text)
+      if worker.about then return end
+      self.say(("peer %s says of itself what cannot be: it is left out"):format(worker.name))
+    end)
   elseif event.kind == "gone" and worker then
     self.files:take(event)
     if worker.here then self.say(("peer %s is gone: %s"):format(worker.name, event.why)) end
     lose(self, worker)
     worker.here, worker.why = false, event.why
-    for _, asked in pairs(self.pending) do
-      if asked.worker == worker then asked.failed = gone(worker, event.why) end
+    for request, asked in pairs(self.pending) do
+      if asked.worker == worker then
+        asked.failed = gone(worker, event.why)
+        if asked.use then self.pending[request] = nil end
+      end
     end
   elseif event.kind == "frame" and worker and not self.files:take(event) then
     local asked = self.pending[event.request]
@@ -192,8 +211,11 @@ function Fleet:ready()
     if worker.failed and worker.failed < q.time() then worker.failed = nil end
     if worker.here and about and not worker.hung and not worker.failed then
       if about.protocol ~= protocol or about.version ~= q.version then
-        self.say(("peer %s is of qeng %s, this is %s: it is left out"):format(worker.name, tostring(about.version),
-          q.version))
+        if not worker.unlike then
+          self.say(("peer %s is of qeng %s, this is %s: it is left out"):format(worker.name, tostring(about.version),
+            q.version))
+        end
+        worker.unlike = true
       else
         list[#list + 1] = worker
       end
@@ -248,7 +270,7 @@ end
 local function drop(self, stage)
   if stage.here then
     stage.here:free()
-  elseif Fleet.stands(stage) then
+  elseif stage.number and stage.visit == stage.worker.visits then  -- also one that is still being loaded
     self:tell(stage.worker, "unload", { stage = stage.number })
   end
 end
@@ -283,8 +305,8 @@ function Fleet:place(ranges)
   end
   for _, stage in ipairs(list) do
     if stage.worker and not stage.ready then
-      local said = q.json.decode(self:await(stage.asked).text)
-      stage.ready, stage.bytes = true, said.bytes
+      local said = q.try(q.json.decode, self:await(stage.asked).text)
+      stage.ready, stage.bytes = true, type(said) == "table" and said.bytes or nil
     end
   end
 end
@@ -312,7 +334,7 @@ end
 function Fleet:send_adapter(adapter)
   local known = self.adapters[adapter]
   if not known then
-    known = { number = self:next_number(), taken = 0, sent = {} }
+    known = { number = self:next_number(), taken = 0, sent = setmetatable({}, { __mode = "k" }) }
     self.adapters[adapter] = known
   end
   local asked = {}
@@ -327,7 +349,10 @@ function Fleet:send_adapter(adapter)
       known.taken = known.taken + own.taken
     end
   end
-  for _, each in pairs(asked) do known.taken = known.taken + (q.json.decode(self:await(each).text).taken or 0) end
+  for _, each in pairs(asked) do
+    local said = q.try(q.json.decode, self:await(each).text)
+    known.taken = known.taken + (type(said) == "table" and tonumber(said.taken) or 0)
+  end
   for _, stage in ipairs(self.stages) do known.sent[stage] = true end
   return known.number, known.taken
 end
@@ -398,7 +423,7 @@ function Fleet:recover()
       return
     end
     local code = type(err) == "table" and err.code
-    if code ~= "peer" and (code ~= "memory" or q.time() > till) then
+    if code ~= "peer" and (code ~= "memory" or q.time() > till) or q.time() > till + longest then
       error(err, 0)
     elseif code == "memory" then
       self:pump(0.1)
