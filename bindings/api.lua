@@ -1359,7 +1359,7 @@ function PacketFile:totals() end
 ---What is known of a record without reading it.
 ---@return RecordInfo
 function PacketFile:info(record) end
----Says that a record will be read: of use for a file that is still coming.
+---Says that a record will be read next: of use for a file that is still coming.
 function PacketFile:expect(record) end
 ---@return integer[]? tokens  nil when a frame is damaged
 ---@return integer[] mask

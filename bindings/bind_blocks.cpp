@@ -1,6 +1,6 @@
 // q.blocks: files as blocks that are verified one by one, on their way between peers.
 #include "bindings/interrupt.h"
-#include "bindings/lua.h"
+#include "bindings/peer_frame.h"
 #include "bindings/register.h"
 #include "engine/blocks/partial_file.h"
 #include "engine/hub/cache.h"
@@ -42,9 +42,12 @@ int count(Call& call) { return call.push(call.self<Manifest>()->blocks.size()); 
 int text(Call& call) { return call.push(call.self<Manifest>()->text()); }
 
 int block(Call& call) {
-  const std::string_view bytes = read_block(call.arg<std::string>(1), call.arg<uint64_t>(2));
-  lua_pushlstring(call.L, bytes.data(), bytes.size());
-  return 1;
+  std::shared_ptr<PeerData> data;
+  read_block(call.arg<std::string>(1), call.arg<uint64_t>(2), [&](size_t size) {
+    data = PeerData::of(size);
+    return reinterpret_cast<char*>(data->bytes.get());
+  });
+  return call.push(std::make_shared<HeldFrame>(HeldFrame{std::move(data)}));
 }
 
 int folder(Call& call) {
@@ -85,12 +88,9 @@ int partial(Call& call) {
 }
 
 int put(Call& call) {
-  const auto file = call.self<PartialFile>();
-  size_t bytes = 0;
-  const char* data =
-      lua_type(call.L, call.index(2)) == LUA_TSTRING ? lua_tolstring(call.L, call.index(2), &bytes) : nullptr;
-  if (!data) call.bad_argument(2, "string expected");
-  return call.push(file->put(call.arg<uint64_t>(1), {data, bytes}));
+  const auto bytes = call.arg<std::shared_ptr<HeldFrame>>(2)->bytes(call.name);
+  return call.push(call.self<PartialFile>()->put(call.arg<uint64_t>(1),
+                                                 {reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
 }
 
 int missing(Call& call) {

@@ -3,6 +3,7 @@
 #include "bindings/lua.h"
 #include "bindings/register.h"
 #include "bindings/runtime.h"
+#include "engine/blocks/arriving_file.h"
 #include "engine/packets/frame_writer.h"
 #include "engine/packets/packet_file.h"
 #include "engine/packets/packet_writer.h"
@@ -118,7 +119,10 @@ int abandon(Call& call) {
 
 // ---------------------------------------------------------------- reading
 
-int open(Call& call) { return call.push(PacketFile::open(call.arg<std::string>(1))); }
+int open(Call& call) {
+  const auto path = call.arg<std::string>(1);
+  return call.push(PacketFile::open(path, arriving_file(path)));
+}
 int records(Call& call) { return call.push(call.self<const PacketFile>()->records()); }
 
 int totals(Call& call) {
@@ -144,8 +148,13 @@ int info(Call& call) {
   set_field(call.L, "src", record.src);
   set_field(call.L, "dst", record.dst);
   set_field(call.L, "frames", record.frames);
-  set_field(call.L, "bytes", self->stored(call.arg<uint64_t>(1)).size());
+  set_field(call.L, "bytes", self->bytes(call.arg<uint64_t>(1)));
   return 1;
+}
+
+int expect(Call& call) {
+  call.self<const PacketFile>()->expect(call.arg<uint64_t>(1), true);
+  return 0;
 }
 
 // Pushes a payload as Lua has it.
@@ -295,6 +304,7 @@ void register_packets(lua_State* L) {
                                 {"abandon", fn<abandon<FrameWriter>>}});
   lua::methods<const PacketFile>(L, {{"records", fn<records>},
                                      {"totals", fn<totals>},
+                                     {"expect", fn<expect>},
                                      {"info", fn<info>},
                                      {"read", fn<read>},
                                      {"payload", fn<read_payload>},

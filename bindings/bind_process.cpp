@@ -6,8 +6,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstring>
+#include <thread>
 
+#include "bindings/interrupt.h"
 #include "bindings/lua.h"
 #include "bindings/register.h"
 #include "kernels/error.h"
@@ -123,6 +126,15 @@ int status(Call& call) {
   return call.push(static_cast<int64_t>(WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how)));
 }
 
+// Waits at most so many seconds for its end.
+int wait(Call& call) {
+  const auto self = call.self<Process>();
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(call.arg<double>(1));
+  while (!self->ended() && std::chrono::steady_clock::now() < end && !interrupt_came())
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  return status(call);
+}
+
 int stop(Call& call) {
   call.self<Process>()->signal(call.arg<bool>(1, false) ? SIGKILL : SIGTERM);
   return 0;
@@ -132,7 +144,7 @@ int stop(Call& call) {
 void register_process(lua_State* L) {
   using lua::fn;
   lua::functions(L, "host", {{"process", fn<process>}});
-  lua::methods<Process>(L, {{"pid", fn<pid>}, {"status", fn<status>}, {"stop", fn<stop>}});
+  lua::methods<Process>(L, {{"pid", fn<pid>}, {"status", fn<status>}, {"wait", fn<wait>}, {"stop", fn<stop>}});
 }
 
 }  // namespace qeng

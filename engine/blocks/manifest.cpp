@@ -106,11 +106,11 @@ void keep(const std::string& cache, const std::string& entry, const std::string&
 
 }  // namespace
 
-uint64_t Manifest::bytes(uint64_t index) const { return std::min(kBlockBytes, size - index * kBlockBytes); }
+uint64_t Manifest::bytes(uint64_t index) const { return std::min(kFileBlock, size - index * kFileBlock); }
 
 std::string Manifest::text() const {
   std::string text =
-      std::string(kManifestFormat) + "\nsize " + std::to_string(size) + "\nblock " + std::to_string(kBlockBytes) + "\n";
+      std::string(kManifestFormat) + "\nsize " + std::to_string(size) + "\nblock " + std::to_string(kFileBlock) + "\n";
   text.reserve(text.size() + 65 * blocks.size());
   for (const Sha256& block : blocks) text += hex(block), text += '\n';
   return text;
@@ -121,10 +121,10 @@ Manifest manifest_of(const std::string& path, const std::string& cache, const Bl
   const struct stat before = file.status();
   Manifest manifest;
   manifest.size = static_cast<uint64_t>(before.st_size);
-  if (manifest.size > kMaxBlocks * kBlockBytes)
+  if (manifest.size > kMaxBlocks * kFileBlock)
     fail("unsupported", path, ": has ", manifest.size, " bytes; peers exchange files of at most ",
-         kMaxBlocks * kBlockBytes, ": split it");
-  const bool kept = !cache.empty() && manifest.size >= kKept * kBlockBytes;
+         kMaxBlocks * kFileBlock, ": split it");
+  const bool kept = !cache.empty() && manifest.size >= kKept * kFileBlock;
   const std::string entry = kept ? cache + "/" + hex(sha256(fs::canonical(path).string())).substr(0, 32) : "";
   Manifest found;
   if (kept && find_kept(entry, identity(before), &found) && found.size == manifest.size) return found;
@@ -150,10 +150,10 @@ Manifest parse_manifest(std::string_view text, const std::string& expected) {
   if (!take_line(&text, &line) || !line.starts_with("size ") || !read_number(line.substr(5), &manifest.size))
     refuse("has no size");
   if (!take_line(&text, &line) || !line.starts_with("block ") || !read_number(line.substr(6), &block) ||
-      block != kBlockBytes)
+      block != kFileBlock)
     refuse("has blocks of another size than 1048576");
-  if (manifest.size > kMaxBlocks * kBlockBytes) refuse("is of a file of more than 2 TiB");
-  const uint64_t count = (manifest.size + kBlockBytes - 1) / kBlockBytes;
+  if (manifest.size > kMaxBlocks * kFileBlock) refuse("is of a file of more than 2 TiB");
+  const uint64_t count = (manifest.size + kFileBlock - 1) / kFileBlock;
   if (text.size() != 65 * count) refuse("has not as many blocks as its size says");
   manifest.blocks.resize(count);
   for (Sha256& hash : manifest.blocks)
@@ -161,16 +161,14 @@ Manifest parse_manifest(std::string_view text, const std::string& expected) {
   return manifest;
 }
 
-std::string_view read_block(const std::string& path, uint64_t index) {
+void read_block(const std::string& path, uint64_t index, const std::function<char*(size_t)>& place) {
   const OpenFile file(path);
   const auto size = static_cast<uint64_t>(file.status().st_size);
-  if (index >= (size + kBlockBytes - 1) / kBlockBytes)
+  if (index >= (size + kFileBlock - 1) / kFileBlock)
     fail("value", path, ": block ", index, " of a file of ", size, " bytes");
-  thread_local std::vector<char> buffer(kBlockBytes);  // a new one would cost as much as the reading
-  const std::string_view bytes(buffer.data(), std::min(kBlockBytes, size - index * kBlockBytes));
-  if (!read_at(file.fd, index * kBlockBytes, buffer.data(), bytes.size()))
+  const size_t bytes = std::min(kFileBlock, size - index * kFileBlock);
+  if (!read_at(file.fd, index * kFileBlock, place(bytes), bytes))
     fail("io", path, ": block ", index, " cannot be read: ", errno ? std::strerror(errno) : "the file was cut");
-  return bytes;
 }
 
 void check_listed_path(const std::string& path) { check_file_path(path, "a peer"); }
@@ -195,7 +193,7 @@ std::vector<ListedFile> parse_folder(std::string_view text, const std::string& e
     ListedFile file;
     const size_t line_end = text.find('\n'), size_end = std::min(line_end, text.find(' ', 65));
     if (!take_line(&text, &line) || size_end == line_end || !read_hex(line.substr(0, 64), &hash) || line[64] != ' ' ||
-        !read_number(line.substr(65, size_end - 65), &file.size) || file.size > kMaxBlocks * kBlockBytes)
+        !read_number(line.substr(65, size_end - 65), &file.size) || file.size > kMaxBlocks * kFileBlock)
       fail("format", "line ", files.size() + 2, " of the list of a folder is not: hash, size, path");
     file.hash = line.substr(0, 64);
     file.path = line.substr(size_end + 1);

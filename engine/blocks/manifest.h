@@ -30,9 +30,9 @@ Manifest manifest_of(const std::string& path, const std::string& cache = "", con
 // Error("format") unless the text has the expected hash and is a manifest.
 Manifest parse_manifest(std::string_view text, const std::string& expected);
 
-// The bytes of one block of the file at path, as it is now, until this thread reads another. Error("value") for an index
-// past its end.
-std::string_view read_block(const std::string& path, uint64_t index);
+// The bytes of one block of the file at path, as it is now, into what place(size) gives. Error("value") for an index past
+// its end.
+void read_block(const std::string& path, uint64_t index, const std::function<char*(size_t)>& place);
 
 // A folder as a list of its files. Its hash is the SHA-256 of this text, which is sorted by path:
 //   qeng folder 1

@@ -103,23 +103,31 @@ void PartialFile::open_noted() {
   }
 }
 
+std::vector<bool> read_notes(int fd, uint64_t blocks) {
+  std::string head(kMagic.size() + sizeof(Sha256), '\0'), bits((blocks + 7) / 8, '\0');
+  if (!read_at(fd, 0, head.data(), head.size()) || !read_at(fd, head.size(), bits.data(), bits.size()) ||
+      !head.starts_with(kMagic) || std::memcmp(head.data() + kMagic.size(), sha256(bits).data(), sizeof(Sha256)) != 0)
+    return {};
+  std::vector<bool> noted(blocks);
+  for (uint64_t i = 0; i < blocks; ++i) noted[i] = bits[i / 8] >> (i % 8) & 1;
+  return noted;
+}
+
 void PartialFile::read_noted(bool verify, const BlockWatch& watch) {
-  std::string bits((have_.size() + 7) / 8, '\0'), head(kMagic.size() + sizeof(Sha256), '\0');
   struct stat info {};
   if (::fstat(noted_fd_, &info) != 0) refuse("its notes cannot be read", errno);
-  const bool empty = info.st_size == 0;
-  const bool whole = !empty && read_at(noted_fd_, 0, head.data(), head.size()) &&
-                     read_at(noted_fd_, head.size(), bits.data(), bits.size()) && head.starts_with(kMagic) &&
-                     std::memcmp(head.data() + kMagic.size(), sha256(bits).data(), sizeof(Sha256)) == 0;
-  std::vector<Sha256> found;
-  if (!empty && (verify || !whole)) found = hash_blocks(fd_, path_, manifest_.size, watch);
-  for (uint64_t i = 0; i < have_.size() && !empty; ++i) {
-    have_[i] = whole ? bits[i / 8] >> (i % 8) & 1 : true;
-    if (have_[i] && !found.empty()) have_[i] = found[i] == manifest_.blocks[i];
+  const std::vector<bool> noted = read_notes(noted_fd_, have_.size());
+  if (info.st_size > 0 && (verify || noted.empty())) {
+    const std::vector<Sha256> found = hash_blocks(fd_, path_, manifest_.size, watch);
+    for (uint64_t i = 0; i < have_.size(); ++i)
+      have_[i] = (noted.empty() || noted[i]) && found[i] == manifest_.blocks[i];
+    ++unsynced_;
+  } else if (!noted.empty()) {
+    have_ = noted;
   }
   here_ = static_cast<uint64_t>(std::count(have_.begin(), have_.end(), true));
   noted_ = have_;
-  if (!found.empty()) ++unsynced_, sync();
+  sync();
 }
 
 bool PartialFile::put(uint64_t index, std::string_view bytes) {
@@ -130,7 +138,7 @@ bool PartialFile::put(uint64_t index, std::string_view bytes) {
   if (have_[index]) return false;
   if (sha256(bytes) != manifest_.blocks[index])
     fail("format", path_, ": block ", index, " is not what the manifest says: damaged, or of another file");
-  const uint64_t at = index * kBlockBytes;
+  const uint64_t at = index * kFileBlock;
   if (!write_at(fd_, at, bytes)) refuse("cannot be written", errno);
   // Begins to write it to the disk, so that the sync of the group has little left to wait for.
   static_cast<void>(
@@ -144,7 +152,7 @@ bool PartialFile::put(uint64_t index, std::string_view bytes) {
 std::vector<uint64_t> PartialFile::missing(uint64_t first, uint64_t last) const {
   std::vector<uint64_t> list;
   if (first > last) return list;
-  for (uint64_t i = first / kBlockBytes; i < have_.size() && i <= last / kBlockBytes; ++i)
+  for (uint64_t i = first / kFileBlock; i < have_.size() && i <= last / kFileBlock; ++i)
     if (!have_[i]) list.push_back(i);
   return list;
 }

@@ -13,6 +13,9 @@
 
 namespace qeng {
 
+// The blocks that HASH.noted says to be here; none where it is damaged, or is being written.
+std::vector<bool> read_notes(int fd, uint64_t blocks);
+
 class PartialFile {
  public:
   // Goes on with what a former process received. verify: also reads its blocks and lets go of those that are not right,

@@ -62,22 +62,22 @@ bool read_at(int fd, uint64_t offset, char* to, size_t bytes) {
 }
 
 std::vector<Sha256> hash_blocks(int fd, const std::string& path, uint64_t size, const BlockWatch& watch) {
-  std::vector<Sha256> hashes((size + kBlockBytes - 1) / kBlockBytes);
+  std::vector<Sha256> hashes((size + kFileBlock - 1) / kFileBlock);
   const int threads = available_threads();
   std::vector<std::vector<char>> buffers(static_cast<size_t>(threads));
-  for (auto& buffer : buffers) buffer.resize(kBlockBytes);
+  for (auto& buffer : buffers) buffer.resize(kFileBlock);
   std::atomic<int> reason{-1};  // errno of a block that could not be read
   for (uint64_t first = 0; first < hashes.size(); first += kRun) {
     const uint64_t count = std::min<uint64_t>(kRun, hashes.size() - first);
     parallel_each(threads, static_cast<int64_t>(count), [&](int64_t i) {
-      const uint64_t index = first + static_cast<uint64_t>(i), at = index * kBlockBytes;
-      const size_t bytes = std::min<uint64_t>(kBlockBytes, size - at);
+      const uint64_t index = first + static_cast<uint64_t>(i), at = index * kFileBlock;
+      const size_t bytes = std::min<uint64_t>(kFileBlock, size - at);
       char* buffer = buffers[static_cast<size_t>(team_rank())].data();
       if (!read_at(fd, at, buffer, bytes) || !digest(buffer, bytes, &hashes[index])) reason = errno;
     });
     if (reason == 0) fail("io", path, ": has become shorter while it was read; try again when nothing writes to it");
     if (reason > 0) fail("io", path, ": cannot be read: ", std::strerror(reason));
-    if (watch) watch(std::min(size, (first + count) * kBlockBytes), size);
+    if (watch) watch(std::min(size, (first + count) * kFileBlock), size);
   }
   return hashes;
 }

@@ -10,7 +10,7 @@
 namespace qeng {
 
 // Small enough that a lost or wrong one costs little, large enough that its request and its 32 bytes of hash cost nothing.
-constexpr uint64_t kBlockBytes = uint64_t{1} << 20;
+constexpr uint64_t kFileBlock = uint64_t{1} << 20;
 
 using Sha256 = std::array<uint8_t, 32>;
 Sha256 sha256(std::string_view bytes);

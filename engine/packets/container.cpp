@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "engine/formats/arrival.h"
 #include "kernels/error.h"
 
 namespace qeng {
@@ -20,8 +21,9 @@ std::string header_bytes(ContainerHeader header) {
   return bytes;
 }
 
-ContainerHeader parse_header(std::span<const uint8_t> file, const std::string& path) {
+ContainerHeader parse_header(std::span<const uint8_t> file, const std::string& path, Arrival* arrival) {
   ContainerHeader header, ours;
+  if (arrival) arrival->wait(0, kHeaderBytes);
   if (file.size() < sizeof ours.magic || std::memcmp(file.data(), ours.magic, 6) != 0)
     fail("format", path, ": not a .qubgpu file (it does not begin with QUBGPU); text has to be converted");
   if (std::memcmp(file.data(), ours.magic, sizeof ours.magic) != 0)
@@ -52,6 +54,7 @@ ContainerHeader parse_header(std::span<const uint8_t> file, const std::string& p
     lies("the block hashes' offset");
   if (header.meta_offset != header.hashes_offset + header.blocks() * 8) lies("the meta data's offset");
   if (header.meta_offset + header.meta_bytes != size) lies("the end of the meta data");
+  if (arrival) arrival->wait(kHeaderBytes + header.frames_bytes, size);
   const auto gap =
       file.subspan(kHeaderBytes + header.frames_bytes, header.index_offset - kHeaderBytes - header.frames_bytes);
   if (std::any_of(gap.begin(), gap.end(), [](uint8_t byte) { return byte != 0; })) lies("what stands before the index");

@@ -15,6 +15,8 @@
 
 namespace qeng {
 
+class Arrival;
+
 static_assert(std::endian::native == std::endian::little, "the container's numbers are read in place");
 
 constexpr uint64_t kHeaderBytes = 4096;
@@ -52,8 +54,9 @@ static_assert(sizeof(IndexEntry) == 24);
 uint64_t xxh3(const void* data, size_t bytes);
 
 // The header of a whole file, checked: magic, version, hash, that the parts lie where their sizes say and end with the
-// file, and the tail's hash. Anything else is Error("format") that begins with `path`.
-ContainerHeader parse_header(std::span<const uint8_t> file, const std::string& path);
+// file, and the tail's hash. Anything else is Error("format") that begins with `path`. arrival: of a file that is still
+// coming, or nullptr.
+ContainerHeader parse_header(std::span<const uint8_t> file, const std::string& path, Arrival* arrival = nullptr);
 
 // The 4096 bytes, with header_hash filled in.
 std::string header_bytes(ContainerHeader header);

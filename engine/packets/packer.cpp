@@ -55,6 +55,7 @@ void Packer::look_ahead() {
   for (; seen_ < end; ++seen_) {
     const Document document = documents_->draw(seen_);
     const RecordInfo info = file_.info(document.record);
+    file_.expect(document.record);
     const size_t at = place(seen_), ahead = seen_ - state_.cursor;
     records_[at] = document.record, sources_[at] = document.source;
     destinations_[at] = route_ ? info.dst : 0;

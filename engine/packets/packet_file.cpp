@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "engine/formats/arrival.h"
 #include "engine/formats/json_depth.h"
 #include "engine/formats/mapped_file.h"
 #include "engine/packets/payload.h"
@@ -15,14 +16,15 @@ constexpr uint64_t kGood = UINT64_MAX;  // no frame is there
 
 }  // namespace
 
-std::shared_ptr<const PacketFile> PacketFile::open(const std::string& path) {
-  return std::shared_ptr<const PacketFile>(new PacketFile(path));
+std::shared_ptr<const PacketFile> PacketFile::open(const std::string& path, std::shared_ptr<Arrival> arrival) {
+  return std::shared_ptr<const PacketFile>(new PacketFile(path, std::move(arrival)));
 }
 PacketFile::~PacketFile() = default;
 
-PacketFile::PacketFile(const std::string& path) : path_(path), file_(MappedFile::open(path, OnShrink::zeros)) {
+PacketFile::PacketFile(const std::string& path, std::shared_ptr<Arrival> arrival)
+    : path_(path), file_(MappedFile::open(path, OnShrink::zeros)), arrival_(std::move(arrival)) {
   const auto* data = reinterpret_cast<const uint8_t*>(file_->data());
-  header_ = parse_header({data, file_->size()}, path);
+  header_ = parse_header({data, file_->size()}, path, arrival_.get());
   frames_ = {data + header_.frames_offset, header_.frames_bytes};
   index_ =
       reinterpret_cast<const IndexEntry*>(data + header_.index_offset);  // a multiple of 8 in a page-aligned mapping
@@ -37,6 +39,15 @@ PacketFile::PacketFile(const std::string& path) : path_(path), file_(MappedFile:
 }
 
 void PacketFile::require_whole() const { file_->require_whole(); }
+
+void PacketFile::await(uint64_t record) const {
+  if (arrival_) arrival_->wait(header_.frames_offset + entry(record).offset, header_.frames_offset + end(record));
+}
+
+void PacketFile::expect(uint64_t record, bool next) const {
+  if (arrival_)
+    arrival_->expect(header_.frames_offset + entry(record).offset, header_.frames_offset + end(record), next);
+}
 
 // Records lie back to back. A document is exactly as long as its token count says; a payload, whose type only its
 // frames know, has room for what so many frames of some type hold. So no read leaves the frames.
@@ -89,6 +100,7 @@ RecordInfo PacketFile::info(uint64_t record) const {
 std::optional<FrameType> PacketFile::type(uint64_t record) const {
   const IndexEntry& e = entry(record);
   if (e.tokens > 0) return FrameType::token_ids;
+  await(record);
   const auto type = static_cast<FrameType>(frames_[e.offset + 3]);
   require_whole();
   return is_payload(type) ? std::optional(type) : std::nullopt;
@@ -144,6 +156,7 @@ uint64_t PacketFile::damaged_at(uint64_t record) const {
 }
 
 bool PacketFile::check(uint64_t record) const {
+  await(record);
   const bool good = damaged_at(record) == kGood;
   require_whole();
   if (!good) bad_by_source_[index_[record].src].fetch_add(1, std::memory_order_relaxed);
@@ -179,10 +192,14 @@ bool PacketFile::read_payload(uint64_t record, FrameType& type, std::vector<uint
   return true;
 }
 
+uint64_t PacketFile::bytes(uint64_t record) const {
+  return end(record) - std::min<uint64_t>(entry(record).offset, frames_.size());
+}
+
 std::span<const uint8_t> PacketFile::stored(uint64_t record) const {
-  const uint64_t begin = std::min<uint64_t>(entry(record).offset, frames_.size()), after = end(record);
+  await(record);
   require_whole();
-  return frames_.subspan(begin, after - begin);
+  return frames_.subspan(end(record) - bytes(record), bytes(record));
 }
 
 void PacketFile::prefetch(uint64_t record) const {

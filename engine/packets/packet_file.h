@@ -37,7 +37,8 @@ struct PacketReport {
 // Reading is const and safe from several threads; the file must not be changed while it is open.
 class PacketFile {
  public:
-  static std::shared_ptr<const PacketFile> open(const std::string& path);
+  // arrival: of a file that is still coming; then whatever reads a record waits until it is here.
+  static std::shared_ptr<const PacketFile> open(const std::string& path, std::shared_ptr<Arrival> arrival = nullptr);
   ~PacketFile();
 
   const std::string& path() const { return path_; }
@@ -66,7 +67,10 @@ class PacketFile {
   // safe to decode (piece.h); require_whole() afterwards says that the file was there all the time.
   bool check(uint64_t record) const;
   std::span<const uint8_t> stored(uint64_t record) const;  // the record's frames, unchecked
+  uint64_t bytes(uint64_t record) const;                   // of its frames
   void prefetch(uint64_t record) const;                    // its first lines, for a check() soon
+  // It will be read, after those that were expected before, or next: of use where the file is still coming.
+  void expect(uint64_t record, bool next = false) const;
   // Targets among the first `tokens` tokens of a document, by its mask as it is stored, unchecked.
   uint32_t trained_tokens(uint64_t record, uint32_t tokens) const;
   void require_whole() const;  // Error("io") where the file has shrunk
@@ -80,7 +84,8 @@ class PacketFile {
   uint64_t frames_bytes() const { return header_.frames_bytes; }
 
  private:
-  PacketFile(const std::string& path);
+  PacketFile(const std::string& path, std::shared_ptr<Arrival> arrival);
+  void await(uint64_t record) const;
   void check_index();
   const IndexEntry& entry(uint64_t record) const;
   uint64_t end(uint64_t record) const;  // of its frames; inside them whatever became of the file
@@ -91,6 +96,7 @@ class PacketFile {
 
   std::string path_;
   std::shared_ptr<const MappedFile> file_;
+  std::shared_ptr<Arrival> arrival_;
   ContainerHeader header_;
   std::span<const uint8_t> frames_;
   const IndexEntry* index_ = nullptr;

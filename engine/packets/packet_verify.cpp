@@ -4,6 +4,8 @@
 #include <chrono>
 #include <thread>
 
+#include "engine/formats/arrival.h"
+#include "engine/formats/mapped_file.h"
 #include "engine/packets/packet_file.h"
 #include "kernels/error.h"
 #include "kernels/parallel.h"
@@ -33,6 +35,7 @@ void PacketFile::verify_block(uint64_t block, PacketReport& report) const {
 PacketReport PacketFile::verify(const std::function<void(uint64_t)>& progress, uint64_t first, uint64_t count) const {
   using Clock = std::chrono::steady_clock;
   const uint64_t blocks = header_.blocks(), from = std::min(first, blocks), end = from + std::min(count, blocks - from);
+  if (arrival_) arrival_->wait(0, file_->size());
   std::atomic<uint64_t> next{from};
   const auto take = [&](PacketReport& report, const auto& after) {
     for (uint64_t block = next++; block < end; block = next++) verify_block(block, report), after(block);

@@ -84,6 +84,7 @@ q.engine = engine.new
 q.server = require("qeng.server").new
 q.serve = require "qeng.server.options"
 require "qeng.peers"
+require "qeng.peers.remote_data"
 q.worker = require "qeng.peers.options"
 q.conversation = conversation.new
 q.generation = sampling.read

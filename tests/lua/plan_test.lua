@@ -290,6 +290,12 @@ assert(three.accounts.weights < 0.85 * one.accounts.weights and three.gathered =
 assert(two.step.exchanged < zero.step.exchanged, "sums go to their owner alone")
 local timed = shared(4, 3, { network = three.step.exchanged / 2 })
 assert(timed.step.exchange == 2 and tostring(timed):find "sends [%d.]+ MB a step: 2 s at", tostring(timed))
+local shards = require "qeng.train.shards"
+fails("unsupported", "--samples are answered by one rank, which with --zero 3 has a part of the weights: --zero 2",
+  shards.check, { zero = 3, mtp = 0, samples = "a prompt" })
+fails("unsupported", "--zero 2: a model with a head that drafts tokens (MTP) is trained with --zero 1 or 0",
+  shards.check, { zero = 2, mtp = 0.3, samples = "" })
+shards.check { zero = 2, mtp = 0, samples = "a prompt" }
 fails("value", "network is what ranks send to each other, and there is one", plan, { model = config_of(false),
   network = 1e9 })
 fails("value", "4 ranks share the micro-batches of a step, which are 2", plan, { model = config_of(false),

@@ -3,11 +3,18 @@
 -- and nothing is written. All functions return {records=, damaged=} of what was read, with `parts` if they write
 -- several files.
 
+local options = require "qeng.console.options"
 local output = require "qeng.console.output"
 local progress = require "qeng.console.progress"
 local q = require "qeng.core"
 
 local packets = {}
+
+options.set("packets", {
+  { "crc", "", "CRC variant written (default: as the first dataset has)", choices = { "ccitt", "xmodem" } },
+  { "max_damaged", 0.01, "share of damaged records that is an error", min = 0, max = 1 },
+  { "overwrite", false, "write also over a file that is no dataset, or is read here" },
+})
 
 packets.sources = {
   text_corpus = 0x01, code_repo = 0x02, chat = 0x03, instruction = 0x04, gradient = 0x05, activation = 0x06,

@@ -138,7 +138,8 @@ function gguf.open(path, opt, own)
     local converted = info.dtype == "f32" or info.dtype == "bf16" and dtype == "bf16"
     local as = factor and "f32" or (converted or #shape == 1 or opt.writable) and dtype or nil
     local tensor = file:tensor(stored, {
-      dtype = as, shape = whole, heads = names.heads(arch, name, c), copy = opt.writable and not half_of,
+      dtype = as, shape = whole, heads = names.heads(arch, name, c),
+      copy = opt.writable and not opt.shared_out and not half_of,
       stream = opt.weights == "stream",
       label = opt.weights == "stream" and "weights in files" or "weights",
       -- Not if only single rows are read, or some of them.

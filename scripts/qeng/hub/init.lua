@@ -212,7 +212,10 @@ local function resolve(text, fetch, what, taken)
   return fetch(text)
 end
 function hub.resolve_model(text) return (resolve(text, hub.model, "model")) end
-function hub.resolve_data(text) return (resolve(text, hub.data, "data")) end
+function hub.resolve_data(text)
+  if text:find "^peer:" then return hub.over_peers(text) end
+  return (resolve(text, hub.data, "data"))
+end
 
 -- As resolve_model, for callers that read no weights. Also whether the weights are here.
 function hub.resolve_texts(text)

@@ -86,6 +86,7 @@ end
 --                then matrices of f16 stay as they are stored, and all is computed in f32. A GGUF file's matrices of
 --                f16 and of block formats, and of bf16 under f32, stay as they are stored.
 --   writable     the weights get memory of their own, for full fine-tuning
+--   shared_out   with it: they get that later, when ranks share them out (train/shards.lua)
 --   peers        workers that compute layers of it (scripts/qeng/peers/init.lua)
 --   range        {first =, count =, ends =, layers = of the whole model}: only these layers, and with `ends` embedding,
 --                last norm and head; peers have the others (model/range.lua)
@@ -141,7 +142,8 @@ function models.load(dir, opt)
       if info.dtype == "f32" and architectures.is_exact(arch, name) then as = "f32" end
     end
     local tensor = weights:tensor(name, {
-      dtype = as, shape = shape, copy = opt.writable and not half_of, stream = streamed,
+      dtype = as, shape = shape, copy = opt.writable and not opt.shared_out and not half_of,
+      stream = streamed,
       label = streamed and "weights in files" or "weights",
     })
     return half_of and half_of(tensor) or tensor
@@ -361,13 +363,17 @@ function Model:lora(opt) return lora.add(self, opt) end
 -- Trains every parameter (load the model with writable = true). opt.gradients: "bf16", the dtype of what linear layers
 -- of a bf16 model gather ("f32"); embeddings, norms, biases and experts keep f32.
 function Model:full(opt)
-  stream.refuse(self, "full: every weight would change")
+  local shards = self.shards  -- of ranks that share gradients out (train/shards.lua)
+  if not shards then stream.refuse(self, "full: every weight would change") end
+  local function learn(tensor, gradient)
+    if shards then shards.units:learn(tensor, gradient) else tensor:requires_grad(true, gradient) end
+  end
   for _, layer in ipairs(self.linears) do
     if not (layer.experts or layer.parts or rawequal(layer.weight, self.embed)) then
-      layer.weight:requires_grad(true, opt and opt.gradients or "f32")
+      learn(layer.weight, opt and opt.gradients or "f32")
     end
   end
-  for _, parameter in ipairs(self.parameters) do parameter.tensor:requires_grad(true) end
+  for _, parameter in ipairs(self.parameters) do learn(parameter.tensor) end
   self.mode = "full"
   return self
 end

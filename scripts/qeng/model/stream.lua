@@ -52,6 +52,19 @@ local function unit_of(name, layers)
   return name:find "^model%.embed_" and 0 or layers + 1
 end
 
+-- The names of a model's units, and the tensors of each. A head that is the embedding is in two.
+function stream.units(model)
+  local layers = model.config.layers
+  local names, weights = { "embedding" }, { {} }
+  for i = 1, layers do names[i + 1], weights[i + 1] = "layers." .. (i - 1), {} end
+  names[layers + 2], weights[layers + 2] = "head", {}
+  for _, parameter in ipairs(model.parameters) do
+    table.insert(weights[unit_of(part_names.plain(model.arch, parameter.name), layers) + 1], parameter.tensor)
+  end
+  if model.config.tied then table.insert(weights[layers + 2], model.embed) end
+  return names, weights
+end
+
 -- Makes model.stream if opt.weights = "stream". opt:
 --   host_budget    bytes of the process. On a GPU with memory of its own it bounds what is pinned; the rest comes from
 --                  the file.
@@ -61,14 +74,7 @@ end
 --   writable       the weights are q.stream.spilled, and may be written to
 function stream.attach(model, opt)
   if opt.weights ~= "stream" then return end
-  local layers = model.config.layers
-  local names, weights = { "embedding" }, { {} }
-  for i = 1, layers do names[i + 1], weights[i + 1] = "layers." .. (i - 1), {} end
-  names[layers + 2], weights[layers + 2] = "head", {}
-  for _, parameter in ipairs(model.parameters) do
-    table.insert(weights[unit_of(part_names.plain(model.arch, parameter.name), layers) + 1], parameter.tensor)
-  end
-  if model.config.tied then table.insert(weights[layers + 2], model.embed) end
+  local names, weights = stream.units(model)
   collectgarbage()  -- what loading left
   model.stream = q.stream.open(names, weights, {
     limit = opt.host_budget, option = "--host-budget", slack = opt.stream_slack or slack, keep = opt.stream_keep,

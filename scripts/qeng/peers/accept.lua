@@ -69,7 +69,8 @@ local function begin(self, offer)
   for _ in pairs(self.coming) do count = count + 1 end
   if count >= most then q.error("busy", ("%d files are coming already: try again later"):format(count)) end
   offer.tree = trees.new {
-    peers = self.peers, sources = { offer.asked[1].peer }, hash = offer.hash, to = path, rate = self.rate, say = self.say,
+    peers = self.peers, sources = { offer.asked[1].peer }, hash = offer.hash, to = path, rate = self.rate,
+    say = self.say,
   }
   self.coming[offer.name] = offer
   self.say(offer.name .. " is coming")

@@ -94,7 +94,7 @@ end
 -- ---------------------------------------------------------------- pull
 
 -- Dials addresses, and waits until all are here, or some for a while. Returns their numbers.
-local function meet(peers, addresses)
+function deliveries.meet(peers, addresses)
   local numbers, here, began = {}, {}, q.time()
   for i, address in ipairs(addresses) do numbers[i] = peers:dial(address) end
   local function count()
@@ -117,7 +117,7 @@ local function meet(peers, addresses)
 end
 
 -- The hash and name of what is offered as `what`, by its name or hash.
-local function find(peers, here, what)
+function deliveries.find(peers, here, what)
   local asked, found, names, until_ = 0, {}, {}, q.time() + patience
   for peer in pairs(here) do
     peers:send(peer, { type = "list", request = 1 })
@@ -155,8 +155,8 @@ end
 function deliveries.pull(opt)
   if #opt.from == 0 then q.error("usage", "pull: --from says who is asked: HOST:PORT,...") end
   local peers = q.peers.open { keys = opt.keys }
-  local numbers, here = meet(peers, opt.from)
-  local hash, name = find(peers, here, opt.what)
+  local numbers, here = deliveries.meet(peers, opt.from)
+  local hash, name = deliveries.find(peers, here, opt.what)
   local to = opt.to or name or q.error("usage", "pull: --to says where a file that has a hash alone shall be")
   local line, speak = liner()
   local tree = trees.new {

@@ -21,7 +21,7 @@ local planners = {}
 local Planner = {}
 Planner.__index = Planner
 
-local warm, timed = 4, 12  -- steps of each sequence, before and while steps are timed
+local timed, rounds = 8, 4  -- tokens of each sequence in a round of those that are timed
 local short = 64           -- tokens of the sequences that they are over
 local worth = 0.95         -- of the seconds that a step took, that another plan has to take at most
 
@@ -137,69 +137,77 @@ end
 -- The same of the sequences that are planned for.
 function Planner:predict(kind) return time_of(self, kind, context_of(self)) end
 
--- Times steps of so many sequences: seconds of a step in each stage, of this process beside layers, and on the way to
--- each worker and back; and of a whole round, in which each sequence gets a token.
+-- Times steps of so many sequences: {stages = seconds of a step in each, ends = of this process beside layers, hop = on
+-- the way to a worker and back (of one sequence), round = until each sequence has got a token}.
 local function timed_steps(self, model, rows)
   local fleet = self.fleet
   local engine = model:engine {
     max_batch = rows, context = short, kv = kv_option(self.opt), remember = false,
     pages = rows * paged.pages(model, short),
   }
+  local list = {}
   for i = 1, rows do
-    engine:submit { ids = { 0 }, max_tokens = short - 2, temperature = 0, stop_ids = {}, lookup = i and 0 or nil }
+    list[i] = engine:submit { ids = { 0 }, max_tokens = short - 2, temperature = 0, stop_ids = {}, lookup = 0 }
   end
-  local groups = groups_of(self, #fleet.stages)
-  for _ = 1, warm * groups do engine:step() end
-  for _, stage in ipairs(fleet.stages) do stage.steps, stage.computed = 0, 0 end
-  local waited, began, count = fleet.waited, q.time(), timed * groups
-  for _ = 1, count do engine:step() end
-  local elapsed, own, remote, workers = q.time() - began, 0, 0, 0
-  waited = fleet.waited - waited
-  for _, stage in ipairs(fleet.stages) do
-    if stage.worker then
-      remote, workers = remote + stage.computed, workers + 1
-    else
-      own = own + stage.computed
-    end
+  local function tokens()
+    local count = 0
+    for _, r in ipairs(list) do count = count + #r.output end
+    return count
+  end
+  local best
+  for i = 0, rounds do  -- the first one warms up; others may be busy on these machines: the best counts
+    for _, stage in ipairs(fleet.stages) do stage.steps, stage.computed = 0, 0 end
+    local waited, began, before = fleet.waited, q.time(), tokens()
+    repeat engine:step() until tokens() >= before + timed * rows
+    local round = {
+      elapsed = q.time() - began, waited = fleet.waited - waited, computed = {}, steps = fleet.stages[1].steps,
+      turns = (tokens() - before) / rows,
+    }
+    for k, stage in ipairs(fleet.stages) do round.computed[k] = stage.computed / math.max(1, stage.steps) end
+    if i > 0 and (not best or round.elapsed / round.turns < best.elapsed / best.turns) then best = round end
   end
   engine:close()
-  return math.max(0, elapsed - waited - own) / count,
-    workers > 0 and rows == 1 and math.max(0, waited - remote) / count / workers or nil, elapsed / timed
+  local own, remote, workers, count = 0, 0, 0, math.max(1, best.steps)
+  for i, stage in ipairs(fleet.stages) do
+    if stage.worker then
+      remote, workers = remote + best.computed[i], workers + 1
+    else
+      own = own + best.computed[i]
+    end
+  end
+  return {
+    stages = best.computed, ends = math.max(0, (best.elapsed - best.waited) / count - own),
+    hop = workers > 0 and rows == 1 and math.max(0, best.waited / count - remote) / workers or nil,
+    round = best.elapsed / best.turns,
+  }
 end
 
 -- Measures steps through the layers as they lie, of one sequence and of the batch.
 function Planner:measure(model)
   local fleet, ranges = self.fleet, as_ranges(self)
   self.share, self.ends, self.hop, self.rest = {}, nil, {}, {}
-  local rounds = {}
-  local ends, alone = {}, (self.opt.max_batch or 1) == 1
+  local ends, round, alone = {}, {}, (self.opt.max_batch or 1) == 1
   for _, kind in ipairs(alone and { "one" } or { "one", "batch" }) do
-    local rows = kind == "one" and 1 or self.opt.max_batch
     local cost = cost_of(self, short, groups_of(self, #fleet.stages))
     local _, times = assign.time(given(self, fleet:ready(), kind, cost), ranges)
-    local hop
-    ends[kind], hop, rounds[kind] = timed_steps(self, model, rows)
-    self.share[kind] = {}
+    local found = timed_steps(self, model, kind == "one" and 1 or self.opt.max_batch)
+    local share = {}
     for i, range in ipairs(ranges) do
-      local computed, steps, predicted = 0, 0, times[i].seconds
-      for _, stage in ipairs(fleet.stages) do
-        if (stage.worker and stage.worker.name or "here") == range.peer and stage.steps > 0 then
-          computed, steps = computed + stage.computed, stage.steps
-        end
+      local computed, predicted = 0, times[i].seconds - (range.peer == "here" and times.ends or 0)
+      for k, stage in ipairs(fleet.stages) do
+        if (stage.worker and stage.worker.name or "here") == range.peer then computed = computed + found.stages[k] end
       end
-      if range.peer == "here" then predicted = predicted - times.ends end
-      if steps > 0 and computed > 0 and predicted > 0 then
-        self.share[kind][range.peer] = predicted / (computed / steps)
-      end
+      if computed > 0 and predicted > 0 then share[range.peer] = predicted / computed end
     end
-    self.hop[kind] = hop and hop / 2 or self.hop.one
+    self.share[kind], ends[kind], round[kind] = share, found.ends, found.round
+    self.hop[kind] = found.hop and found.hop / 2 or self.hop.one
   end
   if alone then
-    self.share.batch, self.hop.batch, ends.batch, rounds.batch = self.share.one, self.hop.one, ends.one, rounds.one
+    self.share.batch, self.hop.batch, ends.batch, round.batch = self.share.one, self.hop.one, ends.one, round.one
   end
   self.ends = ends
   -- What stages, ends and hops do not explain: machines that share cores, or wait for each other.
-  for kind, seconds in pairs(rounds) do self.rest[kind] = seconds / time_of(self, kind, short).seconds end
+  for kind, seconds in pairs(round) do self.rest[kind] = seconds / time_of(self, kind, short).seconds end
 end
 
 -- Measures, and has the layers lie better if what was measured says so.

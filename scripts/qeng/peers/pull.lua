@@ -74,6 +74,16 @@ function Pull:need(ranges)
   end
 end
 
+-- Wants these blocks, of those that are wanted, before others and in their order.
+function Pull:hurry(indices)
+  for i = #indices, 1, -1 do
+    if self.needed[indices[i]] then
+      self.first = self.first - 1
+      self.wanted[self.first] = indices[i]
+    end
+  end
+end
+
 -- The next block to ask for. What is here, or came back to the list and was asked for again, is passed over.
 local function next_wanted(self)
   while self.wanted[self.first] do

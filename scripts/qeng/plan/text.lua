@@ -110,6 +110,9 @@ function text.sentence(plan)
     bytes(device.memory), bytes(plan.least), streams and " (weights streamed)" or "", advice(plan))
 end
 
+-- Seconds of a step at the limits, with all that is moved beside the computation: a lower bound.
+local function seconds_of(step) return math.max(step.seconds, step.transfer or 0, step.exchange or 0) end
+
 -- The step at the device's limits: a lower bound, which real steps approach and never beat.
 local function step_line(plan)
   local step = plan.step
@@ -118,7 +121,7 @@ local function step_line(plan)
   local line = ("%s of %d tokens: %.3g TFLOP, %s moved in memory"):format(unit, step.tokens, flops / 1e12,
     bytes(step.bytes))
   if step.seconds > 0 then
-    local at_best = math.max(step.seconds, step.transfer or 0)
+    local at_best = seconds_of(step)
     line = line .. ("; at the limits %s, %.4g tokens/s"):format(seconds(at_best), step.tokens / at_best)
   end
   if step.exchanged then
@@ -129,8 +132,8 @@ local function step_line(plan)
     else
       line = line .. (": %s at %s/s"):format(seconds(step.exchange), bytes(plan.given.network))
       if step.seconds > 0 then
-        line = line .. ("; with all of it beside the computation a step takes %s, with none %s"):format(
-          seconds(math.max(step.seconds, step.exchange)), seconds(step.seconds + step.exchange))
+        line = line .. ("; where none of it is beside the computation a step takes %s"):format(
+          seconds(step.seconds + step.exchange))
       end
     end
     if plan.exchange_bytes then
@@ -154,7 +157,7 @@ end
 local function seconds_of_data(plan)
   local opt, step = plan.given, plan.step
   if not opt.examples or plan.mode == "inference" or step.seconds == 0 then return nil end
-  return opt.examples * opt.example_tokens * opt.epochs / step.tokens * math.max(step.seconds, step.transfer or 0)
+  return opt.examples * opt.example_tokens * opt.epochs / step.tokens * seconds_of(step)
 end
 local function data_line(opt)
   return ("%d examples of %g tokens, %g %s: %.4g million tokens"):format(opt.examples, opt.example_tokens, opt.epochs,
@@ -239,7 +242,7 @@ local function rows(title, ways)
       notes(one, below)
       local step, whole = one.step, seconds_of_data(one)
       data = data or whole and data_line(one.given)
-      local at_best = math.max(step.seconds, step.transfer or 0)
+      local at_best = seconds_of(step)
       shown[#shown + 1] = { way[1], bytes(one.total), bytes(one.least), at_best > 0 and seconds(at_best) or "",
         at_best > 0 and ("%.0f"):format(step.tokens / at_best) or "", whole and seconds(whole) or "",
         table.concat(where, ", ") }
