@@ -3,11 +3,13 @@
 #include "bindings/runtime.h"
 #include "engine/program/profile.h"
 #include "engine/program/program.h"
+#include "engine/ranks/ranks.h"
 #include "engine/train/adamw.h"
 #include "kernels/view_text.h"
 
 QENG_LUA_CLASS(qeng::Program, "Program")
 QENG_LUA_CLASS(qeng::AdamWState, "AdamW")
+QENG_LUA_CLASS(qeng::Ranks, "Ranks")
 
 namespace qeng {
 namespace {
@@ -160,7 +162,8 @@ int profile_program(Call& call) {
 // ---------------------------------------------------------------- AdamW
 
 int adamw(Call& call) {
-  Options opt(call, 2, {"beta1", "beta2", "eps", "decay", "moment_bits", "groups", "rates", "own", "allow_unused"});
+  Options opt(call, 2,
+              {"beta1", "beta2", "eps", "decay", "moment_bits", "groups", "rates", "own", "ranks", "allow_unused"});
   AdamWOptions options;
   options.beta1 = opt.get<float>("beta1", options.beta1);
   options.beta2 = opt.get<float>("beta2", options.beta2);
@@ -169,9 +172,14 @@ int adamw(Call& call) {
   options.moment_bits = opt.get("moment_bits", options.moment_bits);
   options.allow_unused = opt.get("allow_unused", false);
   const auto parameters = call.arg<std::vector<TensorPtr>>(1);
+  AdamWState::Sum sum;
+  if (opt.has("ranks"))
+    sum = [job = opt.get<std::shared_ptr<Ranks>>("ranks")](const std::vector<double>& numbers) {
+      return job->sum(numbers);
+    };
   return call.push(std::make_shared<AdamWState>(
       device_of(call, parameters), parameters, options, opt.get("groups", std::vector<int>()),
-      opt.get("rates", std::vector<double>()), opt.get("own", std::vector<bool>())));
+      opt.get("rates", std::vector<double>()), opt.get("own", std::vector<bool>()), sum));
 }
 
 int step(Call& call) {

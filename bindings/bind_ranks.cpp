@@ -5,9 +5,12 @@
 #include "bindings/standard_streams.h"
 #include "engine/ranks/gradient_sum.h"
 #include "engine/ranks/ranks.h"
+#include "engine/ranks/shards.h"
 
 QENG_LUA_CLASS(qeng::Ranks, "Ranks")
 QENG_LUA_CLASS(qeng::GradientSum, "GradientSum")
+QENG_LUA_CLASS(qeng::Shards, "Shards")
+QENG_LUA_CLASS(qeng::StreamedWeights, "WeightStream")
 QENG_LUA_CLASS(qeng::Program, "Program")
 
 namespace qeng {
@@ -22,6 +25,8 @@ int join(Call& call) {
   return call.push(std::shared_ptr<Ranks>(job, [](Ranks*) {}));  // the process's, as long as it lives
 }
 
+int imagined(Call& call) { return call.push(std::shared_ptr<Ranks>(Ranks::imagined(call.arg<int>(1)))); }
+
 int rank(Call& call) { return call.push(call.self<Ranks>()->rank()); }
 int size(Call& call) { return call.push(call.self<Ranks>()->size()); }
 int barrier(Call& call) {
@@ -30,6 +35,7 @@ int barrier(Call& call) {
 }
 int tell(Call& call) { return call.push(call.self<Ranks>()->tell(call.arg<std::string>(1))); }
 int sum(Call& call) { return call.push(call.self<Ranks>()->sum(call.arg<std::vector<double>>(1))); }
+int sent(Call& call) { return call.push(call.self<Ranks>()->sent()); }
 int leave(Call&) {
   Ranks::leave();
   return 0;
@@ -44,43 +50,86 @@ int gradients(Call& call) {
   auto job = call.self<Ranks>();
   return call.push(std::make_shared<GradientSum>(*job, runtime().device(), call.arg<std::vector<TensorPtr>>(1)));
 }
-int begin(Call& call) {
-  call.self<GradientSum>()->begin(call.arg<int>(1), call.arg<bool>(2), call.arg<bool>(3));
-  return 0;
-}
-int finish(Call& call) {
-  call.self<GradientSum>()->finish();
-  return 0;
-}
 int watch(Call& call) {
   const auto program = call.arg<std::shared_ptr<Program>>(1);
   if (!program) fail("closed", call.name, ": this Program was freed");
   call.self<GradientSum>()->watch(*program);
   return 0;
 }
-int figures(Call& call) {
-  const GradientSum::Figures figures = call.self<GradientSum>()->figures();
+
+// shards({unit}, weights): a unit is {name, {parameter}, {owner}}, as three lists.
+int shards(Call& call) {
+  auto job = call.self<Ranks>();
+  const auto names = call.arg<std::vector<std::string>>(1);
+  const auto parameters = call.arg<std::vector<std::vector<TensorPtr>>>(2);
+  if (names.size() != parameters.size())
+    fail("value", "shards: ", names.size(), " names of ", parameters.size(), " units");
+  std::vector<StreamUnit> units;
+  for (size_t i = 0; i < names.size(); ++i) units.push_back({.name = names[i], .weights = parameters[i]});
+  return call.push(std::make_shared<Shards>(*job, runtime().device(), std::move(units),
+                                            call.arg<std::vector<std::vector<int>>>(3), call.arg<bool>(4)));
+}
+int learn(Call& call) {
+  const auto parameter = call.arg<TensorPtr>(1);
+  call.self<Shards>()->learn(parameter, call.arg<DType>(2, parameter->grad ? parameter->grad->view.dtype : DType::f32));
+  return 0;
+}
+int stream(Call& call) { return call.push(std::static_pointer_cast<StreamedWeights>(call.self<Shards>())); }
+template <void (Shards::*method)()>
+int shards_do(Call& call) {
+  (call.self<Shards>().get()->*method)();
+  return 0;
+}
+
+// Of GradientSum and Shards.
+template <class Sums>
+int begin(Call& call) {
+  call.self<Sums>()->begin(call.arg<int>(1), call.arg<bool>(2), call.arg<bool>(3));
+  return 0;
+}
+template <class Sums>
+int finish(Call& call) {
+  call.self<Sums>()->finish();
+  return 0;
+}
+int push_figures(const Call& call, const Courier::Figures& figures) {
   lua_newtable(call.L);
   lua::set_field(call.L, "exchanging", figures.exchanging);
   lua::set_field(call.L, "waiting", figures.waiting);
   return 1;
 }
+int figures(Call& call) { return push_figures(call, call.self<GradientSum>()->figures()); }
+int shards_figures(Call& call) { return push_figures(call, call.self<Shards>()->exchanged()); }
 
 }  // namespace
 
 void register_ranks(lua_State* L) {
   using namespace lua;
-  functions(L, "ranks", {{"join", fn<join>}});
+  functions(L, "ranks", {{"join", fn<join>}, {"imagined", fn<imagined>}});
   methods<Ranks>(L, {{"rank", fn<rank>},
                      {"size", fn<size>},
                      {"barrier", fn<barrier>},
                      {"tell", fn<tell>},
                      {"sum", fn<sum>},
+                     {"sent", fn<sent>},
                      {"share", fn<share>},
                      {"leave", fn<leave>},
-                     {"gradients", fn<gradients>}});
-  methods<GradientSum>(L,
-                       {{"begin", fn<begin>}, {"finish", fn<finish>}, {"watch", fn<watch>}, {"figures", fn<figures>}});
+                     {"gradients", fn<gradients>},
+                     {"shards", fn<shards>}});
+  methods<GradientSum>(L, {{"begin", fn<begin<GradientSum>>},
+                           {"finish", fn<finish<GradientSum>>},
+                           {"watch", fn<watch>},
+                           {"figures", fn<figures>}});
+  methods<Shards>(L, {{"learn", fn<learn>},
+                      {"stream", fn<stream>},
+                      {"begin", fn<begin<Shards>>},
+                      {"finish", fn<finish<Shards>>},
+                      {"follow", fn<shards_do<&Shards::follow>>},
+                      {"rest", fn<shards_do<&Shards::rest>>},
+                      {"share", fn<shards_do<&Shards::share>>},
+                      {"gather", fn<shards_do<&Shards::gather>>},
+                      {"release", fn<shards_do<&Shards::release>>},
+                      {"figures", fn<shards_figures>}});
 }
 
 }  // namespace qeng

@@ -49,7 +49,9 @@ local function plan(mode, active, model)
   given.bandwidth, given.flops, given.link = rate(opt.bandwidth, 1e9), rate(opt.flops, 1e12), rate(opt.link, 1e9)
   local frozen = opt.mode ~= "all" or mode == "lora" or mode == "inference"  -- which of all ways --stored is of
   if not frozen then given.stored = nil end
-  if opt.mode == "all" and (mode == "inference" or mode == "onebit") then given.ranks, given.zero = nil, nil end
+  if opt.mode == "all" and (mode == "inference" or mode == "onebit") then
+    given.ranks, given.zero, given.network = nil, nil, nil
+  end
   if opt.mode == "all" and mode == "inference" then
     given.examples, given.example_tokens, given.epochs = nil, nil, nil
   end

@@ -1,17 +1,11 @@
-// The sum of the gradients of a step's micro-batches, whichever ranks they were computed by: ((g0 + g1) + g2) + ..., in
-// f32. So a step has the same bits on any number of ranks. Each rank sums a part of the elements: it gets that part of
-// every rank's gradients, and after the last of them all ranks get all parts. Where the host reads the device's memory,
-// gradients are sent while the pass still computes others.
+// The sum of the gradients of a step's micro-batches on every rank (bucket_sums.h). Where the host reads the device's
+// memory, gradients are sent while the pass still computes others.
 #pragma once
-#include <condition_variable>
-#include <exception>
-#include <mutex>
-#include <thread>
 #include <vector>
 
 #include "engine/program/program.h"
-#include "engine/ranks/ranks.h"
-#include "engine/tensor/tensor.h"
+#include "engine/ranks/bucket_sums.h"
+#include "engine/ranks/courier.h"
 
 namespace qeng {
 
@@ -19,8 +13,8 @@ class GradientSum {
  public:
   // parameters: of f32 or bf16 gradients, the same on every rank. bucket: elements that are sent at once; three times as
   // much lies on the host meanwhile, and where a step has several rounds, this rank's part of the sums.
-  GradientSum(Ranks& ranks, Device& device, std::vector<TensorPtr> parameters, int64_t bucket = 4 << 20);
-  ~GradientSum();
+  static constexpr int64_t kBucket = 4 << 20;
+  GradientSum(Ranks& ranks, Device& device, std::vector<TensorPtr> parameters, int64_t bucket = kBucket);
   GradientSum(const GradientSum&) = delete;
 
   // A round: ranks 0 .. present - 1 compute a micro-batch each between begin() and finish(), with gradients that are
@@ -31,45 +25,26 @@ class GradientSum {
   void finish();
   // Runs of the program tell which gradients no operation of theirs will change any more.
   void watch(Program& program);
-
-  struct Figures {                       // seconds since they were last asked for
-    double exchanging = 0, waiting = 0;  // the second: of the first, what finish() waited for
-  };
-  Figures figures();
+  Courier::Figures figures() { return courier_.figures(); }
 
  private:
-  struct Span {  // elements of one gradient
-    View view;
-    int64_t first, count;
-  };
-  struct Bucket {
-    std::vector<Span> spans;
-    int64_t elements = 0, mine = 0;  // all; where those that this rank sums begin, in sum_
-  };
-  void read(const Bucket& bucket);
-  void write(const Bucket& bucket);
-  void exchange(const Bucket& bucket);
-  void exchange_all();
   void ready(size_t count);
-  void share_reached();
 
   Ranks& ranks_;
   Device& device_;
   std::vector<TensorPtr> parameters_;
-  std::vector<Bucket> buckets_;
-  std::vector<float> own_, received_, sum_;
-  int64_t mine_ = 0;  // elements that this rank sums, in all buckets
-  std::vector<uint16_t> halves_;
-
-  int present_ = 0;  // of the round; 0: between rounds
-  bool first_ = false, last_ = false;
-  std::thread thread_;  // exchanges, where the host reads the device's memory
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  size_t ready_ = 0;  // buckets that may be sent, from the last one on: backward comes to the last layers first
-  std::exception_ptr failure_;
-  Figures figures_;
+  std::vector<std::vector<View>> buckets_;  // the gradients that lie in each
+  BucketSums sums_;
+  BucketSums::Round round_;
+  bool open_ = false;
+  size_t given_ = 0, last_job_ = 0;  // buckets, from the last one on: backward comes to the last layers first
+  Courier courier_;                  // the last member: its thread uses the others
 };
+
+// Error("dtype") where sums cannot be of the gradient of this parameter.
+void check_gradient(const Tensor& parameter);
+// A parameter is reached where it is on one rank.
+void share_reached(Ranks& ranks, const std::vector<TensorPtr>& parameters);
 
 // Gives all ranks each tensor, of plain elements, as the rank owners[i] has it.
 void share_tensors(Ranks& ranks, const std::vector<TensorPtr>& tensors, const std::vector<int>& owners);

@@ -3,7 +3,9 @@
 #include <mpi.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
+#include <cstring>
 #include <numeric>
 
 #include "engine/ranks/transport.h"
@@ -35,6 +37,7 @@ class MpiTransport final : public Transport {
     });
   }
   void gather(const void* piece, void* all, const std::vector<size_t>& bytes) override {
+    if (std::accumulate(bytes.begin(), bytes.end(), size_t{0}) > INT_MAX) return gather_large(piece, all, bytes);
     const Layout to(bytes);
     await([&](MPI_Request* request) {
       MPI_Iallgatherv(piece, to.counts[static_cast<size_t>(rank)], MPI_BYTE, all, to.counts.data(), to.places.data(),
@@ -54,6 +57,17 @@ class MpiTransport final : public Transport {
     for (int64_t asked = 0; !done; ++asked) {
       MPI_Test(&request, &done, MPI_STATUS_IGNORE);
       if (!done && asked > 1000) ::usleep(20);
+    }
+  }
+  // MPI counts in int.
+  void gather_large(const void* piece, void* all, const std::vector<size_t>& bytes) {
+    constexpr size_t kMost = size_t{1} << 30;
+    char* to = static_cast<char*>(all);
+    for (int r = 0; r < size; ++r) {
+      const size_t whole = bytes[static_cast<size_t>(r)];
+      if (r == rank) std::memcpy(to, piece, whole);
+      for (size_t at = 0; at < whole; at += kMost) broadcast(to + at, std::min(kMost, whole - at), r);
+      to += whole;
     }
   }
   static int count(size_t bytes) {

@@ -9,6 +9,8 @@
 
 namespace qeng {
 
+class Device;
+
 class Ranks {
  public:
   // Those of this process's job, joined at the first call; nullptr: it is alone. Error("unsupported") where a launcher
@@ -18,19 +20,29 @@ class Ranks {
   // without it, the launcher ends the others.
   static void leave();
 
-  explicit Ranks(std::unique_ptr<Transport> transport);
-  int rank() const { return transport_->rank; }
-  int size() const { return transport_->size; }
-  Transport& transport() { return *transport_; }
+  // device: what carries the memory of devices, if anything does.
+  explicit Ranks(std::unique_ptr<Transport> transport, std::unique_ptr<Transport> device = nullptr);
+  ~Ranks();
+  // Rank 0 of so many that do not exist, for a rehearsal of what it computes and holds: nothing is sent or received.
+  static std::unique_ptr<Ranks> imagined(int size);
+  int rank() const;
+  int size() const;
+  Transport& transport();  // of the host's memory
+  // What carries the memory of this device: transport(), unless there is one between devices. NCCL is tried for a GPU where
+  // QENG_NCCL is set; Error("unsupported") where it does not start. All ranks call it at the same time.
+  Transport& transport(Device& device);
+  // Bytes that this rank has sent to others since that was last asked.
+  double sent();
 
-  void barrier() { transport_->barrier(); }
+  void barrier() { transport().barrier(); }
   // Rank 0's text, for all.
   std::string tell(const std::string& text);
   // Number by number the sum of all ranks' lists, which are equally long: in the order of ranks.
   std::vector<double> sum(const std::vector<double>& numbers);
 
  private:
-  std::unique_ptr<Transport> transport_;
+  class Counted;
+  std::unique_ptr<Counted> transport_, device_;
 };
 
 }  // namespace qeng

@@ -72,14 +72,16 @@ std::shared_ptr<void> Device::put_out_of_reach(const void* data, size_t bytes, c
   return {nullptr, [this, begin](void*) { out_of_reach_.erase(begin); }};
 }
 
+void Device::check_reach(const View& view) const {
+  const char* data = static_cast<const char*>(view.data);
+  auto found = out_of_reach_.upper_bound(data);
+  if (found == out_of_reach_.begin()) return;
+  --found;
+  if (data < found->first + found->second.bytes) fail("value", found->second.why);
+}
+
 void Device::check_reach(const Op& op) const {
-  for_each_view(op, [this](const char*, const View& view, Access) {
-    const char* data = static_cast<const char*>(view.data);
-    auto found = out_of_reach_.upper_bound(data);
-    if (found == out_of_reach_.begin()) return;
-    --found;
-    if (data < found->first + found->second.bytes) fail("value", found->second.why);
-  });
+  for_each_view(op, [this](const char*, const View& view, Access) { check_reach(view); });
 }
 
 void Device::push_label(const std::string& label) {

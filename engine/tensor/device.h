@@ -98,6 +98,7 @@ class Device : public std::enable_shared_from_this<Device> {
   Limits limits() { return {limit(&Limits::bandwidth), limit(&Limits::flops_f32), limit(&Limits::flops_bf16)}; }
   // Operations on this memory are refused with Error("value", why) while the result lives: the device cannot reach it.
   std::shared_ptr<void> put_out_of_reach(const void* data, size_t bytes, const std::string& why);
+  void check_reach(const View& view) const;
   bool reclaims() const { return static_cast<bool>(reclaim_); }
   // Memory that is held; the address space of a capture is none.
   const std::map<std::string, Account>& accounts() const { return accounts_; }

@@ -177,6 +177,7 @@ void read_bytes(const Tensor& x, void* host) {
   need_values(x);
   if (!x.view.bytes()) return;
   const void* home = home_of(x);
+  if (!home) x.device().check_reach(x.view);
   if (x.view.interleaved)
     restore(x.view, host);
   else if (home)
@@ -189,7 +190,9 @@ void write_bytes(Tensor& x, const void* host) {
   need_values(x);
   if (!x.view.bytes()) return;
   x.device().before_write(&x.view);
-  if (void* home = home_of(x))
+  void* home = home_of(x);
+  if (!home) x.device().check_reach(x.view);
+  if (home)
     std::memcpy(home, host, x.view.bytes());
   else
     x.device().backend().upload(x.view.data, host, x.view.bytes());

@@ -6,8 +6,9 @@
 namespace qeng {
 
 AdamWState::AdamWState(Device& device, std::vector<TensorPtr> parameters, AdamWOptions options,
-                       const std::vector<int>& groups, const std::vector<double>& rates, const std::vector<bool>& own)
-    : device_(device), options_(options), rates_(rates) {
+                       const std::vector<int>& groups, const std::vector<double>& rates, const std::vector<bool>& own,
+                       Sum sum)
+    : device_(device), options_(options), sum_(std::move(sum)), rates_(rates) {
   if (parameters.empty()) fail("value", "adamw: no parameter requires a gradient");
   if (!groups.empty() && groups.size() != parameters.size())
     fail("value", "adamw: ", groups.size(), " groups for ", parameters.size(), " parameters");
@@ -56,13 +57,31 @@ void AdamWState::refresh_master(size_t i) {
   if (entries_[i].master) device_.run(Cast{entries_[i].parameter->view, entries_[i].master->view});
 }
 
-void AdamWState::run_ops(float clip, uint64_t groups) {
+void AdamWState::sum_squares() {
   SumSquares squares{{}, partials_->view};
-  for (const Entry& entry : entries_) squares.x.push_back(entry.grad->view);
-  device_.run(squares);
+  for (const Entry& entry : entries_)
+    if (entry.m) squares.x.push_back(entry.grad->view);
+  const size_t count = squares.x.size();
+  squares.out.shape[0] = static_cast<int64_t>(count);
+  if (count) device_.run(squares);
+  std::vector<float> own(entries_.size());
+  if (count) device_.backend().download(own.data(), partials_->view.data, count * sizeof(float));
+  std::vector<double> all;  // zeros for the others': the sums are exact
+  for (size_t i = 0, at = 0; i < entries_.size(); ++i) all.push_back(entries_[i].m ? own[at++] : 0);
+  all = sum_(all);
+  for (size_t i = 0; i < all.size(); ++i) own[i] = static_cast<float>(all[i]);
+  device_.backend().upload(partials_->view.data, own.data(), own.size() * sizeof(float));
+}
+
+void AdamWState::run_ops(float clip, uint64_t groups) {
+  if (!sum_) {
+    SumSquares squares{{}, partials_->view};
+    for (const Entry& entry : entries_) squares.x.push_back(entry.grad->view);
+    device_.run(squares);
+  }
   device_.run(ClipScale{partials_->view, clip_->view, clip});
   for (const Entry& entry : entries_)
-    if (!entry.m) device_.run(Fill{entry.grad->view, 0});
+    if (!entry.m && !sum_) device_.run(Fill{entry.grad->view, 0});
   for (size_t group = 0; group < steps_.size(); ++group) {
     if (!(groups >> group & 1)) continue;
     AdamW ops[2][2];  // decay is one number an op, and moments are of one kind
@@ -117,6 +136,7 @@ AdamWState::Result AdamWState::step(double lr, double clip, uint64_t groups) {
   if (clip != program_clip_) programs_.clear(), program_clip_ = clip;
   std::unique_ptr<Program>& program = programs_[groups];
   if (!program) program = Program::capture(device_, [&] { run_ops(static_cast<float>(clip), groups); });
+  if (sum_) sum_squares();
   program->run();
   float outcome[3];
   device_.backend().download(outcome, clip_->view.data, sizeof outcome);

@@ -4,6 +4,7 @@
 // the others keep weights, moments and count of steps as they are.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -24,11 +25,13 @@ class AdamWState {
  public:
   // rates: what the rate of a step is multiplied by, for each group; none: 1. Each parameter has to require a gradient;
   // f32 or bf16. groups: 0 .. kMaxGroups - 1 for each; none: all are of group 0. own: which parameters a step updates
-  // (none: all): the others count for the norm, and have neither moments nor master here but on another rank.
+  // (none: all): the others count for the norm, and have neither moments nor master here but on another rank. sum: gives
+  // all ranks the sums of their numbers. With it the gradients of the others are not here either, but on that rank.
   static constexpr int kMaxGroups = 64;
+  using Sum = std::function<std::vector<double>(const std::vector<double>&)>;
   AdamWState(Device& device, std::vector<TensorPtr> parameters, AdamWOptions options,
              const std::vector<int>& groups = {}, const std::vector<double>& rates = {},
-             const std::vector<bool>& own = {});
+             const std::vector<bool>& own = {}, Sum sum = nullptr);
 
   struct Result {
     double grad_norm;
@@ -60,11 +63,13 @@ class AdamWState {
     size_t group;
   };
   void check_reached(uint64_t groups) const;
+  void sum_squares();  // of all parameters, from the ranks that have them
   void run_ops(float clip, uint64_t groups);
 
   Device& device_;
   AdamWOptions options_;
   std::vector<Entry> entries_;
+  Sum sum_;
   TensorPtr partials_, clip_;
   std::vector<TensorPtr> hyper_;  // of each group: rate and count of steps
   std::vector<double> rates_;     // of each group

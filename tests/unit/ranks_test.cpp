@@ -25,7 +25,8 @@ struct Board {
 
 class Thread final : public Transport {
  public:
-  Thread(Board& b, int r) : board_(b) { rank = r, size = b.size; }
+  Thread(Board& b, int r, bool of_device = false) : board_(b), of_device_(of_device) { rank = r, size = b.size; }
+  bool of_device() const override { return of_device_; }
   void barrier() override { board_.meet.arrive_and_wait(); }
   void broadcast(void* data, size_t bytes, int root) override {
     show(data, {});
@@ -66,7 +67,15 @@ class Thread final : public Transport {
     barrier();
   }
   Board& board_;
+  const bool of_device_;
 };
+
+// A rank of the board. between_devices: gradients go between devices, and are summed there, as with NCCL; the CPU's memory
+// is as good for that.
+std::unique_ptr<Ranks> rank_of(Board& board, int r, bool between_devices) {
+  return std::make_unique<Ranks>(std::make_unique<Thread>(board, r),
+                                 between_devices ? std::make_unique<Thread>(board, r, true) : nullptr);
+}
 
 constexpr int64_t kSizes[] = {1, 77, 5000, 4096, 3}, kSent = 1000;  // at once: the third is more
 constexpr int kBf16 = 3;                                            // which of them gathers its gradient in bf16
@@ -181,6 +190,7 @@ bool refused(F f) {
 }  // namespace
 
 TEST_CASE("ranks sum gradients in the order of micro-batches, however many they are") {
+  const bool between_devices = GENERATE(false, true);
   constexpr int kBatches = 5;
   const std::vector<std::vector<float>> expected = summed(kBatches);
   for (int size : {1, 2, 3, 5}) {
@@ -191,7 +201,8 @@ TEST_CASE("ranks sum gradients in the order of micro-batches, however many they 
     for (int r = 0; r < size; ++r)
       threads.emplace_back([&, r] {
         Device device(make_cpu_backend(1));
-        Ranks ranks(std::make_unique<Thread>(board, r));
+        const std::unique_ptr<Ranks> job = rank_of(board, r, between_devices);
+        Ranks& ranks = *job;
         const std::vector<TensorPtr> parameters = parameters_of(device);
         std::vector<TensorPtr> gradients;
         for (int64_t elements : kSizes) gradients.push_back(make_zeros(device, {1, elements}, DType::f32));
@@ -227,7 +238,7 @@ TEST_CASE("ranks sum gradients in the order of micro-batches, however many they 
       });
     for (std::thread& thread : threads) thread.join();
     for (int r = 0; r < size; ++r) {
-      CAPTURE(size, r);
+      CAPTURE(size, r, between_devices);
       CHECK(reached[static_cast<size_t>(r)] == static_cast<int>(std::size(kSizes)));
       for (size_t i = 0; i < std::size(kSizes); ++i) CHECK(found[static_cast<size_t>(r)][i] == expected[i]);
     }
@@ -235,6 +246,7 @@ TEST_CASE("ranks sum gradients in the order of micro-batches, however many they 
 }
 
 TEST_CASE("shards give each owner the gradients of all ranks, and each unit its weights") {
+  const bool between_devices = GENERATE(false, true);
   constexpr int kBatches = 5;
   const std::vector<std::vector<float>> expected = summed(kBatches);
   for (const bool weights : {false, true})
@@ -246,7 +258,8 @@ TEST_CASE("shards give each owner the gradients of all ranks, and each unit its 
         threads.emplace_back([&, r] {
           std::string& found = wrong[static_cast<size_t>(r)];
           Device device(make_cpu_backend(1));
-          Ranks ranks(std::make_unique<Thread>(board, r));
+          const std::unique_ptr<Ranks> job = rank_of(board, r, between_devices);
+          Ranks& ranks = *job;
           Sharded model(ranks, device, weights);
           const int rounds = (kBatches + size - 1) / size;
           for (int step = 0; step < 2; ++step) {
@@ -274,7 +287,7 @@ TEST_CASE("shards give each owner the gradients of all ranks, and each unit its 
           model.shards->release();
         });
       for (std::thread& thread : threads) thread.join();
-      CAPTURE(size, weights);
+      CAPTURE(size, weights, between_devices);
       CHECK(wrong == std::vector<std::string>(static_cast<size_t>(size)));
     }
 }

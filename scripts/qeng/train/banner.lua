@@ -93,7 +93,7 @@ function banner.used(model, file, about, defaults)
     used.rank, used.alpha, used.rslora, used.dropout, used.targets = adapter.rank, adapter.alpha, adapter.rslora,
       adapter.dropout, table.concat(adapter.targets, ", ")
   end
-  if model.stream then used.weights = "stream" end
+  if model.stream and not model.shards then used.weights = "stream" end
   return used
 end
 

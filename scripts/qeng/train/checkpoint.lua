@@ -46,8 +46,10 @@ local function read_state(dir)
   expect(tostring(state), fine)
   expect("no JSON object", type(state) == "table")
   expect("step is not the folder's", state.step == step_of(dir:match "[^/]+$"))
-  expect("optimizer_parts is no number of files", state.optimizer_parts == nil
-    or type(state.optimizer_parts) == "number" and state.optimizer_parts >= 1 and state.optimizer_parts <= 65536)
+  for _, name in ipairs { "optimizer_parts", "parameter_parts" } do
+    local parts = state[name]
+    expect(name .. " is no number of files", parts == nil or type(parts) == "number" and parts >= 1 and parts <= 65536)
+  end
   expect("no optimizer_steps", type(state.optimizer_steps) == "number" or type(state.optimizer_steps) == "table")
   return state
 end
@@ -90,13 +92,14 @@ local function names_of(parameters)
   return names
 end
 
-local function part_name(rank) return ("optimizer-%d.safetensors"):format(rank) end
+local function part_name(what, rank) return ("%s-%d.safetensors"):format(what, rank) end
 
 -- parameters: {name, tensor} of what `adamw` trains, in its order. state: a JSON-able table of what resuming needs;
 -- step is the number of finished steps, and finished says whether that was the last. bits: q.inertia or q.phases of
--- one-bit weights that learn, or nil. team: ranks that have parts of the optimizer's state, and write them side by
--- side.
-function checkpoint.save(out, parameters, adamw, state, keep, bits, team)
+-- one-bit weights that learn, or nil. parts: {team =, own = function(i), weights =} of ranks that have parts of the
+-- optimizer's state, and with `weights` of the parameters, and write them side by side.
+function checkpoint.save(out, parameters, adamw, state, keep, bits, parts)
+  local team = parts and parts.team
   local dir = ("%s/step-%06d"):format(folder(out), state.step)
   local tmp = dir .. ".tmp"
   if not team or team.first then
@@ -105,19 +108,24 @@ function checkpoint.save(out, parameters, adamw, state, keep, bits, team)
     q.fs.mkdir(tmp)
   end
   local optimizer, steps = adamw:state(names_of(parameters))
+  local tensors = {}
+  for i, parameter in ipairs(parameters) do
+    if not parts or not parts.weights or parts.own(i) then
+      tensors[#tensors + 1] = { parameter.name, parameter.tensor }
+    end
+  end
   if team then
     team:meet()
-    q.safetensors.save(tmp .. "/" .. part_name(team.rank), optimizer)
+    q.safetensors.save(tmp .. "/" .. part_name("optimizer", team.rank), optimizer)
+    if parts.weights then q.safetensors.save(tmp .. "/" .. part_name("parameters", team.rank), tensors) end
     team:meet()
     if not team.first then return end
-    state.optimizer_parts = team.size
   else
     q.safetensors.save(tmp .. "/optimizer.safetensors", optimizer)
-    state.optimizer_parts = nil
   end
-  local tensors = {}
-  for i, parameter in ipairs(parameters) do tensors[i] = { parameter.name, parameter.tensor } end
-  q.safetensors.save(tmp .. "/parameters.safetensors", tensors)
+  state.optimizer_parts = team and team.size
+  state.parameter_parts = team and parts.weights and team.size or nil
+  if not state.parameter_parts then q.safetensors.save(tmp .. "/parameters.safetensors", tensors) end
   state.optimizer_steps = steps
   if bits then
     q.safetensors.save(tmp .. "/bits.safetensors", bits:tensors())
@@ -148,24 +156,27 @@ local function open_part(dir, name)
   return file
 end
 
--- The optimizer's state of a checkpoint, as of one file: of `parts` ranks' files, or of the only one (nil).
-local function open_optimizer(dir, parts)
-  if not parts then return open_part(dir, "optimizer.safetensors") end
+-- The optimizer's state or the parameters (`what`) of a checkpoint, as of one file: of `parts` ranks' files, or of the
+-- only one (nil).
+local function open_parts(dir, what, parts)
+  if not parts then return open_part(dir, what .. ".safetensors") end
   local files, file_of = {}, {}
   for rank = 0, parts - 1 do
-    local file = open_part(dir, part_name(rank))
+    local file = open_part(dir, part_name(what, rank))
     files[#files + 1] = file
     for _, name in ipairs(file:names()) do file_of[name] = file end
   end
   return {
-    tensor = function(_, name) return (file_of[name] or files[1]):tensor(name) end,
+    info = function(_, name) return (file_of[name] or files[1]):info(name) end,
+    tensor = function(_, name, ...) return (file_of[name] or files[1]):tensor(name, ...) end,
     close = function() for _, file in ipairs(files) do file:close() end end,
   }
 end
 
 -- Restores the newest checkpoint into parameters, optimizer and bits. Returns its state, or nil where there is none.
--- Before anything changes, its settings are compared and check(state) may refuse it.
-function checkpoint.load(out, parameters, adamw, bits, check)
+-- Before anything changes, its settings are compared and check(state) may refuse it. own(i): whether parameter i is to
+-- be restored (nil: all are).
+function checkpoint.load(out, parameters, adamw, bits, check, own)
   local names = checkpoint.list(out)
   local name = names[#names]
   if not name then return nil end
@@ -182,10 +193,12 @@ function checkpoint.load(out, parameters, adamw, bits, check)
       q.error(err.code, ("%s: %s; delete it to go on from an earlier one"):format(dir, err.message))
     end
   end
-  local file = open_part(dir, "parameters.safetensors")
-  for _, parameter in ipairs(parameters) do checkpoint.fill(parameter.tensor, file, parameter.name) end
+  local file = open_parts(dir, "parameters", state.parameter_parts)
+  for i, parameter in ipairs(parameters) do
+    if not own or own(i) then checkpoint.fill(parameter.tensor, file, parameter.name) end
+  end
   file:close()
-  local optimizer = open_optimizer(dir, state.optimizer_parts)
+  local optimizer = open_parts(dir, "optimizer", state.optimizer_parts)
   adamw:restore(optimizer, names_of(parameters), state.optimizer_steps)
   optimizer:close()
   return state

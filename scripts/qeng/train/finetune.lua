@@ -16,6 +16,7 @@ local peft = require "qeng.model.peft"
 local ranks = require "qeng.train.ranks"
 local route = require "qeng.train.route"
 local samples = require "qeng.train.samples"
+local shards = require "qeng.train.shards"
 local run_folder = require "qeng.train.run_folder"
 local train = require "qeng.train"
 local value_heads = require "qeng.model.value_heads"
@@ -26,8 +27,8 @@ require "qeng.train.trained_data"
 options.set("finetune", {
   { "model", "", "Hugging Face folder, GGUF file, or its name on the hub: org/name[@revision]", kind = "input" },
   "model_file",
-  { "data", "", "JSONL, a JSON array or a .qubgpu file, a folder of data, or a dataset's name on the hub: "
-    .. "org/name[:config][:split]", kind = "input" },
+  { "data", "", "JSONL, a JSON array or a .qubgpu file, a folder of data, a dataset's name on the hub: "
+    .. "org/name[:config][:split], or what a peer serves: peer:HOST:PORT/NAME", kind = "input" },
   "run",
   { "mode", "lora", "what is trained", choices = { "lora", "full" } },
   { "adapter", "", "go on from this adapter (a PEFT folder or a GGUF file) instead of a new one", kind = "input" },
@@ -56,8 +57,8 @@ options.set("finetune", {
   { "accumulate", 1, "micro-batches of an optimizer step", min = 1 },
   { "optim", "adamw", "what updates the parameters", choices = { "adamw", "lion", "muon", "sgd", "adafactor" } },
   { "moment_bits", 32, "bits of AdamW's moments; 8 takes a quarter of their memory", choices = { 32, 8 } },
-  { "zero", 0, "on several ranks (mpirun), 1: each keeps the optimizer's state of a part of the parameters, 0: of all",
-    choices = { 0, 1 } },
+  { "zero", 0, "what each of several ranks (mpirun) keeps of its part of the parameters alone: 0 nothing, 1 the "
+    .. "optimizer's state; with --mode full 2 gradients too, 3 weights too", choices = { 0, 1, 2, 3 } },
   { "gradients", "f32", "with --mode full in bf16, what weights of linear layers gather; bf16 halves its memory, and "
     .. "rounds each sum", choices = { "f32", "bf16" } },
   { "lr", 2e-4, "peak learning rate", min = 0 },
@@ -202,8 +203,11 @@ return function(opt, hooks)
   opt.model = team:in_turn(function() return hub.resolve_model(opt.model) end)
   opt.data = team:in_turn(function() return hub.resolve_data(opt.data) end)
   if not hooks.make_data then data.inputs(opt.data) end  -- says so if they are not there
+  local shares = shards.wanted(opt.mode, opt.zero, team)
+  if shares then shards.check(opt) end
   local model = models.load(opt.model, {
     model_file = opt.model_file, dtype = opt.dtype, writable = opt.mode == "full", weights = opt.weights,
+    shared_out = shares and opt.zero == 3,
     host_budget = opt.host_budget, stream_keep = opt.stream_keep,
   })
   if not model.tokenizer then error(model.tokenizer_error, 0) end
@@ -223,6 +227,7 @@ return function(opt, hooks)
   end
   local file = place:data(opt.data, reading())
   local eval_data = opt.eval_data ~= "" and place:open(opt.eval_data, reading(opt.out .. "/eval.qubgpu")) or nil
+  if shares then shards.attach(model, team, opt.zero) end
   mode.set(model, opt)
   if opt.mode ~= "full" and (added or opt.train_embeddings) then new_tokens.train_embeddings(model) end
   mode.draft(model, opt)

@@ -61,9 +61,10 @@ end
 
 -- The held-out loss: mean nll over the trained tokens of all held-out documents. With several sources, also that of
 -- each. team: the ranks that share the work (train/ranks.lua); nil: this process computes all. Nil where one of them
--- was interrupted.
+-- was interrupted. Where weights are shared out, all ranks pass at once.
 function held_out.loss(model, file, opt, several, micro_batch, team)
   team = team or ranks.alone
+  local shards = model.shards and model.shards.gathers and model.shards.units
   local batches = held_out.batches(file, opt)
   local losses, parts, count, interrupted = {}, {}, 0, false
   while not interrupted do
@@ -84,7 +85,16 @@ function held_out.loss(model, file, opt, several, micro_batch, team)
         return loss:item()
       end)
     end
-    interrupted = q.host.interrupted()
+    if not shards then
+      interrupted = q.host.interrupted()
+    elseif trained > 0 and i % team.size == 0 then
+      interrupted = team:any(q.host.interrupted())
+    end
+  end
+  if shards then
+    local rest = #losses % team.size
+    if rest > 0 and team.rank >= rest then shards:follow() end
+    shards:rest()
   end
   if team:any(interrupted) then return nil end
   local sum = 0
@@ -120,7 +130,11 @@ function held_out.evaluate(run, row)
     run.ranks)
   local loss = held_out.finite(row.eval_loss)
   if row.eval_loss or not run.ranks:any(q.host.interrupted()) then state.row, state.last_eval = nil, loss end
-  if held_out.judge(state, loss, opt.patience) and opt.save_best and run.ranks.first then opt.save_best(state) end
+  if held_out.judge(state, loss, opt.patience) and opt.save_best then
+    local shards = run.model.shards
+    local function save() opt.save_best(state) end
+    if shards then shards:whole(save) elseif run.ranks.first then save() end
+  end
   if state.stopped and state.step < run.total then
     run.speak:say(("step %d: no lower held-out loss in %d evaluations; training ends"):format(state.step, opt.patience))
   end

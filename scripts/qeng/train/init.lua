@@ -10,7 +10,8 @@
 --   bits          q.inertia or q.phases of a one-bit model
 --   scale_rate    its row scales' share of lr (0.3)
 --   optim         the name of an optimizer of q.optim ("adamw")
---   zero          1: each rank of a job keeps the optimizer's state of its part of the parameters, 0: of all
+--   zero          what each rank of a job keeps of its part of the parameters alone: 0 nothing, 1 the optimizer's
+--                 state, 2 gradients too, 3 weights too (2 and 3: of models that are trained in full, train/shards.lua)
 --   ranks         of train/ranks.lua, instead of those of the job
 --   moment_bits   of AdamW's moments: 32, or 8 (q.adamw_state)
 --   on_batch      function(micro_batch, number): may change the loaded tensors of a micro-batch, and may say in its
@@ -44,6 +45,7 @@ local pass = require "qeng.train.pass"
 local q = require "qeng.core"
 local route = require "qeng.train.route"
 local runs = require "qeng.train.run"
+local shards = require "qeng.train.shards"
 
 -- In addition to those of q.run.
 local defaults = { lr = 2e-4, schedule = "cosine", warmup = 0, decay = 0, clip = 1.0, scale_rate = 0.3,
@@ -52,26 +54,30 @@ local defaults = { lr = 2e-4, schedule = "cosine", warmup = 0, decay = 0, clip =
 return function(given)
   local run = runs.new(given, defaults)
   local opt = run.opt
+  shards.prepare(run)
+  local shared = run.model.shards
   local routing = route.plan(run.model, run.plan.destinations)
-  local optimizer, owners = optimizers.new(run, routing)
-  run.optimizer, run.owners = optimizer, owners
+  run.optimizer, run.owners = optimizers.new(run, routing)
   local passes = pass.new(run, routing)
   function run.at_end()
     run.pass_stats = passes:stats()
-    local profile = opt.profile and passes:profile()
+    local profile = opt.profile and (shared and "no profile: a pass needs all ranks (--zero 2, 3)" or passes:profile())
     if profile then print(profile .. "\n\n" .. tostring(q.memory())) end
     passes:forget()
   end
   for _, batch in run:steps() do
     passes:compute(batch)
     run:observe()
-    optimizer:step { clip = opt.clip, groups = passes:groups() }
-    if owners then run.ranks:share(run.parameters, owners) end
-    local exchange_ms, exchange_wait_ms = passes:exchanged()
-    run:log { loss = passes:loss(), by_source = passes:by_source(), router_aux_loss = passes:balance(),
-      mtp_loss = passes:drafted(), exchange_ms = exchange_ms, exchange_wait_ms = exchange_wait_ms }
+    run.optimizer:step { clip = opt.clip, groups = passes:groups() }
+    if shared then shared.units:share() elseif run.owners then run.ranks:share(run.parameters, run.owners) end
+    local figures = passes:exchanged()
+    figures.loss, figures.by_source = passes:loss(), passes:by_source()
+    figures.router_aux_loss, figures.mtp_loss = passes:balance(), passes:drafted()
+    run:log(figures)
   end
   local result = run:finish()
+  run.optimizer = nil  -- rank 0 takes the weights of others where it was
+  if shared then shared:finish() end
   run.ranks:part()
   return result
 end

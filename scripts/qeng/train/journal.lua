@@ -61,7 +61,7 @@ function Journal:tell(sentence) self.live:finish(sentence) end
 
 -- Begins a step.
 function Journal:begin()
-  local weights = self.run.model.stream
+  local weights = not self.run.model.shards and self.run.model.stream
   self.began, self.streamed = q.time(), weights and weights:figures()
 end
 

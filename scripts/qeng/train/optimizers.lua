@@ -18,9 +18,11 @@ function optimizers.new(run, routing)
   if routing and opt.optim ~= "adamw" then
     q.error("unsupported", "addressed packets update a part of the parameters in a step, which only adamw does")
   end
-  local owners = opt.zero == 1 and run.ranks.job and run.ranks:owners(run.parameters) or nil
+  local shards = run.model.shards
+  local shares = (opt.zero or 0) > 0 and run.ranks.job
+  local owners = shards and shards.owners or shares and run.ranks:owners(run.parameters) or nil
   if owners and opt.optim ~= "adamw" then
-    q.error("unsupported", ("--zero 1 shares the state of adamw, not of %s"):format(opt.optim))
+    q.error("unsupported", ("--zero %d shares the state of adamw, not of %s"):format(opt.zero, opt.optim))
   end
   if opt.optim ~= "adamw" then
     if opt.moment_bits ~= 32 then
@@ -39,7 +41,8 @@ function optimizers.new(run, routing)
     lr = schedule.make(opt.schedule, opt.lr, run.total, { warmup = opt.warmup, floor = opt.lr_floor }),
     decay = opt.decay, beta1 = opt.beta1, beta2 = opt.beta2, eps = opt.eps, rates = { scales = opt.scale_rate },
     moment_bits = opt.optim == "adamw" and opt.moment_bits or nil,
-    groups = routing and routing.groups, own = own, allow_unused = opt.allow_unused or opt.bits and opt.bits.waits,
+    groups = routing and routing.groups, own = own, ranks = shards and run.ranks.job or nil,
+    allow_unused = opt.allow_unused or opt.bits and opt.bits.waits,
   })
   return optimizer, owners
 end

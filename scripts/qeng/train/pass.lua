@@ -55,7 +55,9 @@ function pass.new(run, routing)
     self.balance_shares[i] = self.balances and self.balances:rows(i - 1, 1)
     self.nlls[i] = run.several and q.zeros({ opt.rows * opt.row_tokens }, "f32", "batch")
   end
-  if run.ranks.job then
+  if run.model.shards then
+    self.gradients = run.model.shards.units
+  elseif run.ranks.job then
     local tensors = {}
     for k, parameter in ipairs(run.parameters) do tensors[k] = parameter.tensor end
     self.gradients = run.ranks.job:gradients(tensors)
@@ -86,7 +88,7 @@ local function add(self, i, micro_batch, dst)
   if not program then
     program = pass.capture(run.model, micro_batch, { row_tokens = opt.row_tokens, frozen = frozen, nll = run.several })
     self.programs[dst] = program
-    if self.gradients then self.gradients:watch(program.program) end
+    if self.gradients and not run.model.shards then self.gradients:watch(program.program) end
   end
   program:run(micro_batch.trained)
   take(program.loss, program.nll, program.balance, program.drafts)
@@ -104,6 +106,7 @@ function Pass:compute(batch)
   if self.turn ~= turn or self.hook_turn ~= hook_turn then self:forget() end  -- other weights learn, or other hooks
   self.turn, self.hook_turn = turn, hook_turn
   local round = 0
+  self:exchanged()  -- what an evaluation did
   for micro_batch, info, i in batch:parts() do
     round = round + 1
     self:round(round, add, self, i, micro_batch, info.dst)
@@ -124,12 +127,13 @@ function Pass:round(round, compute, ...)
   self.gradients:finish()
 end
 
--- Milliseconds of exchanging gradients since the last call, and those of them in which nothing was computed; nil
--- without ranks.
+-- What this rank has exchanged with others since the last call, for the metrics: milliseconds, those of them in which
+-- nothing was computed, bytes that it sent; nothing without ranks.
 function Pass:exchanged()
-  if not self.gradients then return nil end
+  if not self.gradients then return {} end
   local figures = self.gradients:figures()
-  return figures.exchanging * 1000, figures.waiting * 1000
+  return { exchange_ms = figures.exchanging * 1000, exchange_wait_ms = figures.waiting * 1000,
+    exchange_bytes = self.run.ranks.job:sent() }
 end
 
 -- The optimizer's groups that the step's trained tokens are addressed to; nil means all.

@@ -57,7 +57,7 @@ function Team:any(value)
   return self.job:sum({ value and 1 or 0 })[1] > 0
 end
 
--- The rank of each parameter that has its optimizer's state (--zero 1): the largest first, each to the rank that has
+-- The rank of each parameter that keeps what is shared out (--zero): the largest first, each to the rank that has
 -- least so far.
 function Team:owners(parameters)
   local order, load, owners = {}, {}, {}
@@ -95,14 +95,7 @@ end
 
 -- Rank 0 of so many that do not exist, for a rehearsal of what it computes and holds.
 local function imagined(size)
-  local function nothing() end
-  local job = { barrier = nothing, share = nothing }
-  function job:sum(numbers) return numbers end
-  function job:gradients()
-    return { begin = nothing, finish = nothing, watch = nothing,
-      figures = function() return { exchanging = 0, waiting = 0 } end }
-  end
-  return setmetatable({ job = job, rank = 0, size = size, first = true }, Team)
+  return setmetatable({ job = q.ranks.imagined(size), rank = 0, size = size, first = true }, Team)
 end
 
 return { join = join, alone = alone, imagined = imagined }

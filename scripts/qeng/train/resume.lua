@@ -65,6 +65,7 @@ local function dataset(file)
     add(info.tokens)
     add(info.loss_tokens)
   end)
+  visit(64, function(record) file:expect(record) end)
   visit(64, function(record)
     local info = file:info(record)
     -- longer ones would take seconds

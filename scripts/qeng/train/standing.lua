@@ -21,13 +21,22 @@ local function check(run, found)
   end
 end
 
+-- What ranks write and read parts of (checkpoint.save); nil: rank 0 has all of it.
+local function shared(run)
+  local shards = run.model and run.model.shards
+  return run.owners and { team = run.ranks, weights = shards and shards.gathers or false,
+    own = function(i) return run.owners[i] == run.ranks.rank end }
+end
+
 -- Restores the newest checkpoint of run.out into run.parameters, run.optimizer and run.bits. Returns its state, or nil
 -- if there is none. run also has fixed, course (train/resume.lua), total and speak. own(found): what else is refused.
 function standing.restore(run, own)
+  local parts = shared(run)
   local found = checkpoint.load(run.out, run.parameters, run.optimizer, run.bits, function(state)
     if own then own(state) end
     check(run, state)
-  end)
+  end, parts and parts.weights and parts.own or nil)
+  if found and parts and parts.weights then run.model.shards.units:share() end
   if not found then
     run.speak:say("resume: no checkpoint in " .. run.out .. ", starting at step 0")
     return nil
@@ -64,7 +73,7 @@ function standing.save(run, again)
   state.finished = (state.step == run.total or state.stopped or false) and not state.row
   if not (run.owners or run.ranks.first) then return end
   if again then return run.ranks.first and checkpoint.note(run.out, state) end
-  checkpoint.save(run.out, run.parameters, run.optimizer, state, opt.keep, run.bits, run.owners and run.ranks)
+  checkpoint.save(run.out, run.parameters, run.optimizer, state, opt.keep, run.bits, shared(run))
 end
 
 return standing
