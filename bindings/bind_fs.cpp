@@ -194,27 +194,16 @@ int find(Call& call) {
 
 void register_fs(lua_State* L) {
   using lua::fn;
-  lua::functions(L, "fs",
-                 {{"read", fn<read>},
-                  {"write", fn<write>},
-                  {"append", fn<append>},
-                  {"kind", fn<kind>},
-                  {"list", fn<list>},
-                  {"mkdir", fn<mkdir>},
-                  {"remove", fn<remove>},
-                  {"copy", fn<copy>},
-                  {"link", fn<link>},
-                  {"replace_dir", fn<replace_dir>},
-                  {"write_dir", fn<write_dir>},
-                  {"join", fn<join>},
-                  {"same", fn<same>},
-                  {"holder", fn<holder>},
-                  {"hold", fn<hold>},
-                  {"glob", fn<glob>},
-                  {"sweep", fn<sweep>},
-                  {"drop_cache", fn<drop_cache>},
-                  {"real", fn<real>},
-                  {"find", fn<find>}});
+  lua::functions(L, "fs", {{"read", fn<read>},           {"write", fn<write>},
+                           {"append", fn<append>},       {"kind", fn<kind>},
+                           {"list", fn<list>},           {"mkdir", fn<mkdir>},
+                           {"remove", fn<remove>},       {"copy", fn<copy>},
+                           {"link", fn<link>},           {"replace_dir", fn<replace_dir>},
+                           {"write_dir", fn<write_dir>}, {"join", fn<join>},
+                           {"same", fn<same>},           {"holder", fn<holder>},
+                           {"hold", fn<hold>},           {"glob", fn<glob>},
+                           {"sweep", fn<sweep>},         {"drop_cache", fn<drop_cache>},
+                           {"real", fn<real>},           {"find", fn<find>}});
 }
 
 }  // namespace qeng

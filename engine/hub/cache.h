@@ -18,8 +18,8 @@ void check_repo(const std::string& repo);
 void check_revision(const std::string& revision);
 // Error("format") unless relative, without "." and "..", printable, of lengths that a file system takes.
 void check_file_path(const std::string& path, const char* who = "the hub");  // who names it
-void check_commit(const std::string& commit);  // 40 hex digits
-void check_etag(const std::string& etag);      // fit for a file's name
+void check_commit(const std::string& commit);                                // 40 hex digits
+void check_etag(const std::string& etag);                                    // fit for a file's name
 
 class HubCache {
  public:
