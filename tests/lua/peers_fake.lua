@@ -12,6 +12,7 @@ local function received(data)
   local bytes = data and q.keep(q.pages.bytes(data:reshape { data:shape()[1], 1, -1 }):clone())
   return {
     bytes = function() return bytes:elements() end,
+    free = function() end,
     tensor = function(_, shape, dtype)
       local x = q.empty(shape, dtype)
       local to = q.pages.bytes(x:reshape { shape[1], 1, -1 })

@@ -85,6 +85,12 @@ local function hold(flight, y)
   flight.x = flight.held
 end
 
+-- Frees the frame that a worker gave: the collector does not see how large it is.
+local function let_go(flight)
+  if flight.frame then flight.frame:free() end
+  flight.frame = nil
+end
+
 -- Takes a flight to its next stage: asks a worker, or computes here and goes on.
 local function go_on(self, flight)
   local fleet = self.fleet
@@ -100,13 +106,14 @@ local function go_on(self, flight)
       end)
       flight.patience = patience_of(self, stage, flight.rows)
       hold(flight, nil)
+      let_go(flight)
       return
     end
     local began = q.time()
     stage.here:step(stage.opened[self], flight.text, function(to)
       if flight.frame then fleet.wire:read(flight.frame, to) else to:copy(flight.x) end
     end, function(y) hold(flight, y:clone()) end)
-    flight.frame = nil
+    let_go(flight)
     stage.steps, stage.computed = stage.steps + 1, (stage.computed or 0) + q.time() - began
   end
 end
@@ -164,6 +171,7 @@ function Cache:land(flight)
   local y = q.empty(flight.shape, stages.dtype(fleet.model))
   if flight.frame then fleet.wire:read(flight.frame, y) else y:copy(flight.x) end
   hold(flight, nil)
+  let_go(flight)
   return y
 end
 

@@ -116,7 +116,10 @@ function answers.step(_, guest, _, event, reply)
     q.error("value", ("step %d of cache %d, expected %d"):format(event.position, number, cache.steps))
   end
   cache.steps = cache.steps + 1
-  cache.stage:step(number, event.text, function(x) cache.wire:read(event.frame, x) end, function(y)
+  cache.stage:step(number, event.text, function(x)
+    cache.wire:read(event.frame, x)
+    event.frame:free()
+  end, function(y)
     local data = cache.wire:written(y)
     reply("result", ("%.6f"):format(q.time() - began), data)
   end)
