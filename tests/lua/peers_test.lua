@@ -168,6 +168,12 @@ end
 do
   local _, model = fleet_of(path, split { 3, 2 }, 2)
   scratch.refused("peers have layers", model.logits, model, { 1, 2, 3 })
+  for _, name in ipairs { "lora", "full", "save", "save_gguf", "merge", "load_adapter" } do
+    scratch.refused("peers have layers of this model", model[name], model, scratch.at "any")
+  end
+  local engine = model:engine { pages = 20 }
+  scratch.refused("is in no file", engine.save_prefix, engine, scratch.at "any", { 1, 2, 3 })
+  engine:close()
   scratch.refused("there is no place layers.1", model.hook, model, "layers.1", print)
   scratch.refused("what it measures lies in layers", model.engine, model, { kv = "tq4,mean=auto" })
 end

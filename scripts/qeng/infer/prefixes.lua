@@ -58,7 +58,14 @@ local function present(list)
   return found
 end
 
+local function refuse_peers(engine)
+  if engine.runner.pool.peers then
+    q.error("unsupported", "engine: peers have layers of this model, and what they keep of a beginning is in no file")
+  end
+end
+
 function prefixes.save(engine, path, ids, adapter)
+  refuse_peers(engine)
   return with_sequence(engine, adapter, function(id, pool)
     pool:share(id, ids)
     local pages = pool:pages(id)
@@ -96,6 +103,7 @@ local function checked(engine, path, file, adapter)
 end
 
 function prefixes.load(engine, path, adapter)
+  refuse_peers(engine)
   local file = q.safetensors.open(path)
   local ok, ids = pcall(with_sequence, engine, adapter, function(id, pool)
     local ids = checked(engine, path, file, adapter)

@@ -420,9 +420,6 @@ end
 function Model:save_adapter(dir) return peft.save(self, dir) end
 -- Loads a PEFT folder, or an adapter in a GGUF file.
 function Model:load_adapter(path)
-  if self.peers then
-    q.error("unsupported", "load_adapter: peers have layers of this model: give the adapter to requests (read_adapter)")
-  end
   return q.fs.kind(path) == "file" and gguf_lora.load(self, path) or peft.load(self, path)
 end
 -- The same for single requests (infer/request.lua). An adapter that is on the model stays there.
@@ -510,6 +507,8 @@ models.companions = {
   "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json",
   "preprocessor_config.json", "video_preprocessor_config.json", "processor_config.json",
 }
+
+range.guard(Model)
 
 -- opt.runtime of load and random: where the model lies, else on the runtime in use. What the model does later is done
 -- there too.

@@ -43,6 +43,20 @@ function range.names(all, given)
   return list
 end
 
+-- Has methods of a class refuse models of which peers have layers: what they do needs all of them here.
+function range.guard(class)
+  for _, name in ipairs { "lora", "full", "merge", "load_adapter", "save_adapter", "save", "save_gguf" } do
+    local method = class[name]
+    class[name] = function(self, ...)
+      if self.range then
+        q.error("unsupported", ("%s: peers have layers of this model, and it needs all of them here%s"):format(name,
+          name == "load_adapter" and ": give the adapter to requests (read_adapter)" or ""))
+      end
+      return method(self, ...)
+    end
+  end
+end
+
 -- Refuses an adapter whose file has other tensors than the `taken` ones that this model's layers found there. Of a
 -- range of layers the others are elsewhere: the coordinator adds up what each found.
 function range.check_adapter(model, path, taken, all)
