@@ -109,7 +109,7 @@ do
     engine:close()
     return table.concat(list, "\n")
   end
-  local _, model = fleet_of(path, split({ 2, 1, 2 }, 2), 3)
+  local _, model, net = fleet_of(path, split({ 2, 1, 2 }, 2), 3)
   local expected = answers(whole)
   check(answers(model) == expected, "with adapters")
   q.fs.copy(scratch.at "adapter", scratch.at "other")
@@ -121,6 +121,18 @@ do
   q.safetensors.save(scratch.at "other/adapter_model.safetensors", renamed)
   scratch.refused("is missing: the adapter belongs to another model", model.read_adapter, model, scratch.at "other")
   check(answers(model) == expected, "with adapters, after a wrong one")
+  collectgarbage()
+  collectgarbage()
+  model:read_adapter(scratch.at "adapter")
+  local kept = 0
+  for _, worker in pairs(net.workers) do
+    for _, guest in pairs(worker.guests) do
+      for _, stage in pairs(guest.stages) do
+        for _ in pairs(stage.adapters) do kept = kept + 1 end
+      end
+    end
+  end
+  check(kept == 2, "two workers keep %d adapters, of which one is still in use", kept)
 end
 
 -- Few pages: sequences give way, and pages are copied.

@@ -35,7 +35,8 @@ function fleets.new(opt)
     peers = opt.peers, files = opt.files, wire_name = opt.wire, say = opt.say or function() end,
     patience = opt.patience or 5, grace = opt.grace or 3,
     workers = {}, stages = {}, caches = {}, pending = {}, requests = 0, numbers = 1,
-    adapters = setmetatable({}, { __mode = "k" }), moved = 0, lost = 0, dropped = 0, waited = 0,
+    adapters = setmetatable({}, { __mode = "k" }), held = setmetatable({}, { __mode = "v" }), sent = {},
+    moved = 0, lost = 0, dropped = 0, waited = 0,
   }, Fleet)
 end
 
@@ -330,12 +331,29 @@ end
 
 -- ---------------------------------------------------------------- adapters
 
+-- Has stages forget adapters that nobody has here any more.
+local function forget_adapters(self)
+  for number in pairs(self.sent) do
+    if not self.held[number] then
+      self.sent[number] = nil
+      for _, stage in ipairs(self.stages) do
+        if stage.here then
+          stage.here.adapters[number] = nil
+        elseif Fleet.stands(stage) then
+          self:tell(stage.worker, "close", { stage = stage.number, adapter = number })
+        end
+      end
+    end
+  end
+end
+
 -- Has all stages take an adapter, if they have not yet. Returns its number, and how many tensors they found in it.
 function Fleet:send_adapter(adapter)
   local known = self.adapters[adapter]
   if not known then
     known = { number = self:next_number(), taken = 0, sent = setmetatable({}, { __mode = "k" }) }
-    self.adapters[adapter] = known
+    self.adapters[adapter], self.held[known.number], self.sent[known.number] = known, adapter, true
+    forget_adapters(self)
   end
   local asked = {}
   for i, stage in ipairs(self.stages) do

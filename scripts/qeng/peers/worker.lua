@@ -6,7 +6,7 @@
 --   open    {stage, cache, kv, pages, page_tokens, rows, sequences, context, wire}   ready {bytes, seconds}
 --   step    epoch: the cache, position: how many steps before it; text: PagePool:pack, data: the rows that come in
 --                                                  result  text: seconds that it took, data: the rows that go out
---   close   {cache}, unload {stage}                no answer
+--   close   {cache} or {stage, adapter}, unload {stage}     no answer
 -- What cannot be done is answered by error {code, message}. Files that are not here are pulled from the coordinator
 -- (peers/files.lua). When a coordinator is gone, all that it had here is freed.
 
@@ -126,6 +126,10 @@ function answers.step(_, guest, _, event, reply)
 end
 
 function answers.close(_, guest, said)
+  if said.adapter ~= nil then
+    stage_of(guest, field(said, "stage", "count")).adapters[field(said, "adapter", "count")] = nil
+    return
+  end
   local number = field(said, "cache", "count")
   local cache = guest.caches[number]
   guest.caches[number] = nil
