@@ -196,7 +196,8 @@ TEST_CASE("lua: pairs and next read a table as ever, and are not compiled where 
     local first = next({ 7 })
     local _, said = pcall(function() for _ in pairs(nil) do end end)
     local wrong = jit.arch == "x64" and jit.version:find("2.1.0-beta3", 1, true)
-    local compiled = require("jit.util").funcinfo(pairs({})).ffid ~= nil
+    local step = pairs({})
+    local compiled = require("jit.util").funcinfo(step).ffid ~= nil
     return sum, keys, first, said, not (wrong and compiled)
   )") == 0);
   CHECK(lua_tonumber(L, -5) == 2000);

@@ -1,5 +1,5 @@
 -- How rows of hidden states travel: as the model has them, which loses nothing, or rounded to bf16 or to 8 bits
--- (blocks of q8_0), which takes less of a slow link. recipes/README.md says what that costs.
+-- (blocks of q8_0), which takes less of a slow link. recipes/WORKERS.md says what that costs.
 
 local q = require "qeng.core"
 local stages = require "qeng.peers.stage"
