@@ -8,6 +8,7 @@ local folder = os.tmpname()
 os.remove(folder)
 q.fs.mkdir(folder)
 local waiter = q.peers.open {}
+local pages
 
 local started = 0
 local function start(budget)
@@ -24,8 +25,6 @@ local function start(budget)
   until worker.address
   return worker
 end
-
-local pages = 8 * math.ceil(context / 16)  -- of all caches
 
 local prompts = { "Once upon a time there was", "The capital of France is", "def area(width, height):", "A list:",
   "In the year 1873 a bridge of stone was built there, and with it came the railway, a market and three schools. " }
@@ -64,13 +63,16 @@ local function texts(model)
 end
 
 local whole = q.load(path)
+pages = 8 * require("qeng.infer.paged").pages(whole, context)  -- of all caches
 local expected = texts(whole)
 local alone, alone8 = rate(whole, 1, 100), rate(whole, 8, 60)
 local layers = whole.config.layers
 local cost = require("qeng.peers.costs").of(function() return q.load(path, { weights = "map" }) end,
   { context = context, batch = 8 })
-local total = 0
-for _, layer in ipairs(cost.layers) do total = total + layer.bytes + layer.state_bytes end
+local total, largest = 0, 0
+for _, layer in ipairs(cost.layers) do
+  total, largest = total + layer.bytes + layer.state_bytes, math.max(largest, layer.bytes + layer.state_bytes)
+end
 print(("%s: %d layers of %.1f MB with the cache of 8 x %d tokens; one process of one core: %.1f tokens/s, %.1f of 8")
   :format(path:match "[^/]+$", layers, total / 1e6, context, alone, alone8))
 whole = nil  -- luacheck: ignore 311
@@ -79,9 +81,10 @@ collectgarbage()
 
 local failed = false
 for _, processes in ipairs { 2, 3, 5 } do
-  -- Memory of each: slack, and shares of the layers of 1 : 2 : 3 ..., a quarter more than are needed together.
+  -- Memory of each: slack, and shares of the layers of 1 : 2 : 3 ..., a quarter more than are needed together, as a
+  -- layer is not divided.
   local workers, addresses, parts = {}, {}, processes * (processes + 1) / 2
-  local function room(share) return math.floor(cost.slack + 1.25 * total * share / parts) end
+  local function room(share) return math.floor(cost.slack + 1.25 * total * share / parts + largest) end
   for i = 2, processes do
     workers[i] = start(room(i))
     addresses[#addresses + 1] = workers[i].address
