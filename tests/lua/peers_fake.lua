@@ -53,6 +53,8 @@ function fake.new(names, files)
     net.events[#net.events + 1] = { kind = "gone", peer = peer, why = "no sign of life" }
   end
 
+  function net.add(name) names[#names + 1] = name end
+
   local coordinator = {}
   function coordinator.dial(_, address)
     for peer, name in ipairs(names) do

@@ -159,6 +159,29 @@ for n = 1, 40, 3 do
   check(fleet.lost == 1 and fleet.moved > 0, "at step %d %d were lost, %d layers moved", n, fleet.lost, fleet.moved)
 end
 
+-- Layers move to a worker that comes while steps are under way.
+do
+  local fleet, model, net = fleet_of(path, function(workers)
+    return split(#workers == 3 and { 1, 2, 2 } or { 2, 3 })(workers)
+  end, 2)
+  net.add "c"
+  local engine, list = model:engine { pages = 40, max_batch = 4 }, {}
+  local function opt(i) return { ids = { 1, 2, 3, i }, max_tokens = 30, temperature = 0, stop_ids = {} } end
+  for i = 1, 4 do list[i] = engine:submit(opt(i)) end
+  for _ = 1, 5 do engine:step() end
+  check(#engine.flights > 0, "no step is under way")
+  fleet:dial { "c" }
+  fleet:gather(1)
+  fleet.fresh = q.time() - 100  -- it has been there for long
+  engine:finish()
+  check(#fleet.stages == 3 and fleet.lost == 0, "%d stages after a worker came", #fleet.stages)
+  local whole = q.load(path)
+  for i, r in ipairs(list) do
+    check(table.concat(r.output, " ") == table.concat(cases.alone(whole, opt(i)).output, " "), "request %d moved", i)
+  end
+  engine:close()
+end
+
 -- All are lost: what is lacking is said, and once one comes back the engine goes on.
 do
   local _, model, net = fleet_of(path, split { 3, 2 }, 2)

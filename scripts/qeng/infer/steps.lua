@@ -315,11 +315,10 @@ end
 
 -- Launches a step, and lands one where as many are under way as are worth it. Returns whether there is more to do.
 function steps.advance(self)
-  local flights = self.flights
   local ok, err = pcall(function()
     local peers = self.runner.pool.peers and self.model.peers
     if peers and peers:wants_move(#self.running == 0) then recover(self) end
-    local flight = launch(self)
+    local flights, flight = self.flights, launch(self)
     table.insert(flights, flight)
     if #flights > 0 and (not flight or #flights >= depth(self)) then land(self, table.remove(flights, 1)) end
   end)

@@ -43,7 +43,7 @@ end
 function Cache:open()
   local fleet, shape, asked = self.fleet, self.shape, {}
   close_stages(self)
-  self.steps, self.copies, self.exact, self.flights = 0, {}, {}, {}
+  self.steps, self.copies, self.exact, self.flights, self.opened = 0, {}, {}, {}, {}
   for i, stage in ipairs(fleet.stages) do
     local number = fleet:next_number()
     if stage.worker then
@@ -136,7 +136,7 @@ function Cache:launch(x, what)
     for _, value in ipairs { number, range.first, range.count } do ranges[#ranges + 1] = value end
   end
   local flight = {
-    at = 0, position = self.steps, rows = what.shape.rows, shape = x:shape(), x = x,
+    at = 0, opened = self.opened, position = self.steps, rows = what.shape.rows, shape = x:shape(), x = x,
     text = self.pool:pack(what.ids, what.counts, {
       most = what.shape.most, ranges = ranges, copies = self.copies, exact_copies = self.exact,
     }),
@@ -151,6 +151,7 @@ end
 -- The rows that come out of the last layer, once they are here. The others go on meanwhile.
 function Cache:land(flight)
   local fleet = self.fleet
+  if flight.opened ~= self.opened then q.error("value", "this step began over states that are closed") end
   while flight.asked do
     if not flight.asked.answer and not flight.asked.failed then
       fleet:pump(fleet:left(flight.asked, flight.patience))
