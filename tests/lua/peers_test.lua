@@ -213,6 +213,34 @@ do
   scratch.refused("what it measures lies in layers", model.engine, model, { kv = "tq4,mean=auto" })
 end
 
+-- A worker opens no cache that it has no room for, and reads no file that a coordinator names.
+do
+  local _, _, net = fleet_of(path, split { 3, 2 }, 2)
+  local worker = net.workers[1]
+  local number = next(worker.guests[1].stages)
+  local function open(change)
+    local said = {
+      stage = number, cache = 99, kv = "f32", pages = 8, page_tokens = 16, rows = 8, sequences = 2, context = 64,
+    }
+    for name, value in pairs(change) do said[name] = value end
+    net.events = {}
+    worker:take {
+      kind = "frame", peer = 1, type = "open", request = 7, epoch = 0, position = 0, text = q.json.encode(said),
+    }
+    return net.events[1].type, net.events[1].text
+  end
+  for text, change in pairs {
+    ["are free"] = { pages = 2 ^ 31 - 1, page_tokens = 2 ^ 20 }, ["reads no bases"] = { kv = "tq4,bases=/etc/passwd" },
+    ["rows is 0"] = { rows = 0 }, ["at most"] = { rows = 2 ^ 20 }, ["pages is no count"] = { pages = "many" },
+  } do
+    local kind, said = open(change)
+    check(kind == "error" and said:find(text, 1, true), "open: %s, %s; expected '%s'", kind, said, text)
+  end
+  local kind, said = open {}
+  local layers = worker.guests[1].stages[number].model.range.count  -- 2 heads of 32 elements, keys and values
+  check(kind == "ready" and q.json.decode(said).bytes == layers * 8 * 16 * 2 * 2 * 32 * 4, "a cache: %s", said)
+end
+
 -- Rounded on the way: other texts may come, of the same length.
 do
   local _, model = fleet_of(path, split { 3, 2 }, 2, { wire = "q8" })

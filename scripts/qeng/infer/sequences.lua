@@ -44,10 +44,12 @@ local function kinds_of(model)
   return model.states
 end
 
--- Bytes of all states of a model for so many tokens of a sequence.
-function sequences.bytes(model, tokens, shape)
+-- Bytes of all states of a model for so many tokens of a sequence. here: without those of layers that peers have.
+function sequences.bytes(model, tokens, shape, here)
   local bytes = 0
-  for _, kind in ipairs(kinds_of(model)) do bytes = bytes + kind:bytes(tokens, shape) end
+  for _, kind in ipairs(kinds_of(model)) do
+    if not (here and kind.elsewhere) then bytes = bytes + kind:bytes(tokens, shape) end
+  end
   return bytes
 end
 

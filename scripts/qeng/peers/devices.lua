@@ -36,6 +36,7 @@ function devices.start(names, opt, path, wait)
       local text = q.fs.kind(each.output) and q.fs.read(each.output) or ""
       each.address = text:match "^worker .- at ([%d.]+:%d+)\n"
       if each.process:status() or q.time() > till then
+        q.fs.remove(folder)
         q.error("peer", ("the worker of device %s does not start: %s"):format(each.name, text))
       end
       if not each.address then wait(0.02) end

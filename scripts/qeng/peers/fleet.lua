@@ -21,7 +21,6 @@ local fleets = {}
 local Fleet = {}
 Fleet.__index = Fleet
 
-local protocol = 1
 local probe = 2 ^ 20  -- bytes, to measure a link
 local retry = 30      -- seconds until a worker that failed is asked again
 local longest = 300   -- seconds in which one worker after the other may fail to take the layers
@@ -211,7 +210,7 @@ function Fleet:ready()
     local about = worker.about
     if worker.failed and worker.failed < q.time() then worker.failed = nil end
     if worker.here and about and not worker.hung and not worker.failed then
-      if about.protocol ~= protocol or about.version ~= q.version then
+      if about.protocol ~= wires.protocol or about.version ~= q.version then
         if not worker.unlike then
           self.say(("peer %s is of qeng %s, this is %s: it is left out"):format(worker.name, tostring(about.version),
             q.version))

@@ -8,6 +8,7 @@
 
 local paged = require "qeng.infer.paged"
 local q = require "qeng.core"
+local sequences = require "qeng.infer.sequences"
 
 local stages = {}
 local Stage = {}
@@ -19,7 +20,8 @@ function stages.new(model) return setmetatable({ model = model, caches = {}, ada
 -- The dtype of what goes from layer to layer.
 function stages.dtype(model) return model.config.f32_residual and "f32" or model.dtype end
 
--- Opens sequence states under a number that the coordinator gives: shape as for paged.new. Returns their bytes.
+-- Opens sequence states under a number that the coordinator gives: shape as for paged.new. Returns the bytes of their
+-- pages.
 function Stage:open(number, shape)
   local model = self.model
   if self.caches[number] then q.error("value", ("cache %d is open already"):format(number)) end
@@ -41,7 +43,7 @@ function Stage:open(number, shape)
     rows = shape.rows, sequences = shape.sequences, positions = model.config.max_position,
   }
   self.caches[number] = cache
-  return shape.pages * cache.runner.page_bytes + cache.runner.pool.exact_bytes
+  return shape.pages * sequences.bytes(model, shape.page_tokens, shape, true)
 end
 
 local function cache_of(self, number)

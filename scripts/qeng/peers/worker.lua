@@ -11,16 +11,16 @@
 -- (peers/files.lua). When a coordinator is gone, all that it had here is freed.
 
 local devices = require "qeng.console.devices"
+local kv_types = require "qeng.model.kv_types"
 local models = require "qeng.model"
 local q = require "qeng.core"
+local sequences = require "qeng.infer.sequences"
 local stages = require "qeng.peers.stage"
 local wires = require "qeng.peers.wire"
 
 local workers = {}
 local Worker = {}
 Worker.__index = Worker
-
-workers.protocol = 1
 
 -- opt: peers (of q.peers.open), files (peers/files.lua), name, memory (the most bytes that stages may take), limits (of
 -- q.limits), weights (as for q.load), say(text).
@@ -37,7 +37,7 @@ function Worker:about()
   local held = 0
   for _, account in pairs(q.memory()) do held = held + account.bytes end
   return {
-    protocol = workers.protocol, version = q.version, name = self.name, device = self.device, limits = self.limits,
+    protocol = wires.protocol, version = q.version, name = self.name, device = self.device, limits = self.limits,
     memory = self.memory, free = math.max(0, self.memory - held), files = q.json.array(self.files:hashes()),
   }
 end
@@ -62,6 +62,29 @@ local function path_of(self, guest, about)
     if event then self:take(event) end
     if self.guests[guest.peer] ~= guest then q.error("peer", guest.name .. " left while files came") end
   end)
+end
+
+local most_rows = 2 ^ 16  -- of a step, and sequences of one
+
+-- Refuses a cache that could not be, or that this worker has no room for. What measures or reads files is not for
+-- others to ask for.
+local function check_cache(self, model, shape)
+  local spec = kv_types.parse(shape.kv)
+  if spec.mean or spec.bases or spec.auto then
+    q.error("unsupported", ("kv = %s: a worker measures nothing, and reads no bases"):format(shape.kv))
+  end
+  for _, name in ipairs { "pages", "page_tokens", "rows", "sequences", "context" } do
+    if shape[name] < 1 then q.error("value", name .. " is 0") end
+  end
+  if shape.rows > most_rows or shape.sequences > most_rows then
+    q.error("value", ("steps of %d rows and %d sequences, at most %d"):format(shape.rows, shape.sequences, most_rows))
+  end
+  local bytes = shape.pages * sequences.bytes(model, shape.page_tokens, shape, true)
+    + 4 * shape.rows * model.config.hidden + 8 * shape.sequences * math.min(shape.pages, 2 ^ 20)
+  local free = self:about().free
+  if bytes > free then
+    q.error("memory", ("a cache of %.2f GB, and %.2f GB are free"):format(bytes / 1e9, free / 1e9))
+  end
 end
 
 local answers = {}
@@ -96,13 +119,14 @@ function answers.adapter(self, guest, said)
   return "ready", { taken = adapter.taken }
 end
 
-function answers.open(_, guest, said)
+function answers.open(self, guest, said)
   local stage, number, began = stage_of(guest, field(said, "stage", "count")), field(said, "cache", "count"), q.time()
   if guest.caches[number] then q.error("value", ("cache %d is open already"):format(number)) end
   local shape = { kv = field(said, "kv", "string") }
   for _, name in ipairs { "pages", "page_tokens", "rows", "sequences", "context" } do
     shape[name] = field(said, name, "count")
   end
+  check_cache(self, stage.model, shape)
   local wire = wires.new(said.wire ~= nil and field(said, "wire", "string") or nil, stage.model)
   local bytes = stage:open(number, shape)
   guest.caches[number] = { stage = stage, wire = wire, steps = 0 }
