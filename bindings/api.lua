@@ -775,6 +775,10 @@ function q.trace(fn, ...) end
 ---@return table
 function q.profile(fn, ...) end
 
+---Runs fn and returns when each operation ran, in their order; begin is of q.time. Each is waited for.
+---@return {name: string, block: string, begin: number, seconds: number}[]
+function q.timeline(fn, ...) end
+
 ---@class Program
 local Program = {}
 ---trained: at most so many targets of its losses (lm_head_loss, token_nll) are not negative in this run; nil: any
@@ -2285,9 +2289,12 @@ function GradientSum:finish() end
 ---Runs of the program tell which gradients are final, and may be sent while it computes others.
 ---@param program Program
 function GradientSum:watch(program) end
----Seconds since the last call: of exchanging, and what finish() waited for it.
----@return {exchanging: number, waiting: number}
+---Seconds since the last call: of exchanging, and what finish() waited for it. While traced also when: jobs, waits.
+---@return {exchanging: number, waiting: number, jobs: table[], waits: table[]}
 function GradientSum:figures() end
+---Whether figures() says when things were exchanged, as {name, begin, seconds}.
+---@param on boolean
+function GradientSum:trace(on) end
 
 ---@class Shards
 local Shards = {}
@@ -2314,9 +2321,11 @@ function Shards:share() end
 ---All weights come together on rank 0, until release().
 function Shards:gather() end
 function Shards:release() end
----Seconds since the last call: of exchanging, and of waiting for it.
----@return {exchanging: number, waiting: number}
+---As GradientSum's.
+---@return {exchanging: number, waiting: number, jobs: table[], waits: table[]}
 function Shards:figures() end
+---@param on boolean
+function Shards:trace(on) end
 
 -- ---------------------------------------------------------------- the host: terminal, process, signals
 

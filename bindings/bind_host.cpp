@@ -4,7 +4,6 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 
@@ -12,15 +11,13 @@
 #include "bindings/lua.h"
 #include "bindings/register.h"
 #include "bindings/standard_streams.h"
+#include "kernels/clock.h"
 
 namespace qeng {
 namespace {
 using lua::Call;
 
-int time(Call& call) {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return call.push(std::chrono::duration<double>(now).count());
-}
+int time(Call& call) { return call.push(seconds_now()); }
 
 int hash(Call& call) {
   const std::string bytes = call.arg<std::string>(1);

@@ -1,8 +1,10 @@
 // Captured programs, traces and profiles; and the optimizer's state.
 #include "bindings/register.h"
 #include "bindings/runtime.h"
+#include "bindings/span.h"
 #include "engine/program/profile.h"
 #include "engine/program/program.h"
+#include "engine/program/timeline.h"
 #include "engine/ranks/ranks.h"
 #include "engine/train/adamw.h"
 #include "kernels/view_text.h"
@@ -149,6 +151,22 @@ int profile(Call& call) {
   return push_profile(call, profiler);
 }
 
+int timeline(Call& call) {
+  Timeline timeline(device());
+  {
+    Listening listening(device(), timeline);
+    call_function(call);
+  }
+  lua_newtable(call.L);
+  int i = 0;
+  for (const Timeline::Row& row : timeline.rows()) {
+    push_span(call.L, row.span);
+    lua::set_field(call.L, "block", row.block);
+    lua_rawseti(call.L, -2, ++i);
+  }
+  return 1;
+}
+
 int profile_program(Call& call) {
   const auto program = live_program(call);
   Profiler profiler(program->device());
@@ -255,7 +273,11 @@ int reached(Call& call) { return call.push(lua::self_tensor(call)->reached); }
 void register_program(lua_State* L) {
   using namespace lua;
   functions(L, "",
-            {{"capture", fn<capture>}, {"trace", fn<trace>}, {"profile", fn<profile>}, {"adamw_state", fn<adamw>}});
+            {{"capture", fn<capture>},
+             {"trace", fn<trace>},
+             {"profile", fn<profile>},
+             {"timeline", fn<timeline>},
+             {"adamw_state", fn<adamw>}});
   methods<Program>(L, {{"run", fn<run>},
                        {"stats", fn<stats>},
                        {"profile", fn<profile_program>},

@@ -2,6 +2,7 @@
 #include "bindings/lua.h"
 #include "bindings/register.h"
 #include "bindings/runtime.h"
+#include "bindings/span.h"
 #include "bindings/standard_streams.h"
 #include "engine/ranks/gradient_sum.h"
 #include "engine/ranks/ranks.h"
@@ -92,14 +93,27 @@ int finish(Call& call) {
   call.self<Sums>()->finish();
   return 0;
 }
-int push_figures(const Call& call, const Courier::Figures& figures) {
+template <class Sums>
+int figures(Call& call) {
+  const Courier::Figures figures = call.self<Sums>()->courier().figures();
   lua_newtable(call.L);
   lua::set_field(call.L, "exchanging", figures.exchanging);
   lua::set_field(call.L, "waiting", figures.waiting);
+  for (const auto& [name, spans] : {std::pair{"jobs", &figures.jobs}, std::pair{"waits", &figures.waits}}) {
+    lua_newtable(call.L);
+    for (size_t i = 0; i < spans->size(); ++i) {
+      push_span(call.L, (*spans)[i]);
+      lua_rawseti(call.L, -2, static_cast<int>(i) + 1);
+    }
+    lua_setfield(call.L, -2, name);
+  }
   return 1;
 }
-int figures(Call& call) { return push_figures(call, call.self<GradientSum>()->figures()); }
-int shards_figures(Call& call) { return push_figures(call, call.self<Shards>()->exchanged()); }
+template <class Sums>
+int trace(Call& call) {
+  call.self<Sums>()->courier().trace(call.arg<bool>(1));
+  return 0;
+}
 
 }  // namespace
 
@@ -119,7 +133,8 @@ void register_ranks(lua_State* L) {
   methods<GradientSum>(L, {{"begin", fn<begin<GradientSum>>},
                            {"finish", fn<finish<GradientSum>>},
                            {"watch", fn<watch>},
-                           {"figures", fn<figures>}});
+                           {"figures", fn<figures<GradientSum>>},
+                           {"trace", fn<trace<GradientSum>>}});
   methods<Shards>(L, {{"learn", fn<learn>},
                       {"stream", fn<stream>},
                       {"begin", fn<begin<Shards>>},
@@ -129,7 +144,8 @@ void register_ranks(lua_State* L) {
                       {"share", fn<shards_do<&Shards::share>>},
                       {"gather", fn<shards_do<&Shards::gather>>},
                       {"release", fn<shards_do<&Shards::release>>},
-                      {"figures", fn<shards_figures>}});
+                      {"figures", fn<figures<Shards>>},
+                      {"trace", fn<trace<Shards>>}});
 }
 
 }  // namespace qeng

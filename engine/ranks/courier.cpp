@@ -1,14 +1,8 @@
 #include "engine/ranks/courier.h"
 
-#include <chrono>
 #include <utility>
 
 namespace qeng {
-namespace {
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-}  // namespace
 
 Courier::Courier(bool beside) {
   if (beside) thread_ = std::thread([state = state_] { work(*state); });
@@ -31,7 +25,7 @@ void Courier::work(State& state) {
   while (true) {
     state.changed.wait(lock, [&] { return state.stop || !state.jobs.empty(); });
     if (state.stop) return;
-    const std::function<void()> job = std::move(state.jobs.front());
+    const Job job = std::move(state.jobs.front());
     state.jobs.pop_front();
     state.busy = true;
     lock.unlock();
@@ -44,40 +38,59 @@ void Courier::work(State& state) {
 }
 
 // After a failure nothing is exchanged any more: other ranks are elsewhere.
-void Courier::run(State& state, const std::function<void()>& job) {
+void Courier::run(State& state, const Job& job) {
   if (state.failure) return;
-  const double begin = now();
+  const double begin = seconds_now();
+  std::exception_ptr failure;
   try {
-    job();
+    job.work();
   } catch (...) {
-    state.failure = std::current_exception();
+    failure = std::current_exception();
   }
-  state.figures.exchanging += now() - begin;
+  const double end = seconds_now();
+  const std::lock_guard lock(state.mutex);
+  state.failure = failure;
+  state.figures.exchanging += end - begin;
+  if (state.traced) state.figures.jobs.push_back({job.what, begin, end});
 }
 
-size_t Courier::give(std::function<void()> job) {
+size_t Courier::give(std::string what, std::function<void()> work) {
   ++given_;
   if (!beside()) {
-    const double begin = now();
-    run(*state_, job);
-    state_->figures.waiting += now() - begin;
-    state_->done = given_;
-    return given_;
+    const double begin = seconds_now();
+    run(*state_, {std::move(what), std::move(work)});
+    waited(begin);
+    return state_->done = given_;
   }
   {
     const std::lock_guard lock(state_->mutex);
-    state_->jobs.push_back(std::move(job));
+    state_->jobs.push_back({std::move(what), std::move(work)});
   }
   state_->changed.notify_all();
   return given_;
 }
 
 void Courier::await(size_t number) {
-  const double begin = now();
-  std::unique_lock lock(state_->mutex);
-  state_->changed.wait(lock, [&] { return state_->done >= number; });
-  state_->figures.waiting += now() - begin;
+  const double begin = seconds_now();
+  {
+    std::unique_lock lock(state_->mutex);
+    if (state_->done >= number && !state_->failure) return;
+    state_->changed.wait(lock, [&] { return state_->done >= number; });
+  }
+  waited(begin);
   if (state_->failure) std::rethrow_exception(state_->failure);
+}
+
+void Courier::waited(double begin) {
+  const double end = seconds_now();
+  const std::lock_guard lock(state_->mutex);
+  state_->figures.waiting += end - begin;
+  if (state_->traced) state_->figures.waits.push_back({"waits for other ranks", begin, end});
+}
+
+void Courier::trace(bool on) {
+  const std::lock_guard lock(state_->mutex);
+  state_->traced = on;
 }
 
 Courier::Figures Courier::figures() {

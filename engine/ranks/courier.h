@@ -7,7 +7,11 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
+#include <vector>
+
+#include "kernels/clock.h"
 
 namespace qeng {
 
@@ -20,28 +24,35 @@ class Courier {
   Courier(const Courier&) = delete;
   bool beside() const { return thread_.joinable(); }
 
-  // The number of the job, from 1.
-  size_t give(std::function<void()> job);
+  // The number of the job, from 1. what: names it in Figures::jobs.
+  size_t give(std::string what, std::function<void()> job);
   // Returns when that job, and all before it, are done (0: at once); what one of them threw is thrown here.
   void await(size_t number);
 
   struct Figures {                       // seconds since they were last asked for
     double exchanging = 0, waiting = 0;  // in jobs; in await()
+    std::vector<Span> jobs, waits;       // while traced
   };
   Figures figures();
+  void trace(bool on);
 
  private:
+  struct Job {
+    std::string what;
+    std::function<void()> work;
+  };
   struct State {
     std::mutex mutex;
     std::condition_variable changed;
-    std::deque<std::function<void()>> jobs;
+    std::deque<Job> jobs;
     size_t done = 0;
-    bool busy = false, stop = false;
+    bool busy = false, stop = false, traced = false;
     std::exception_ptr failure;
     Figures figures;
   };
   static void work(State& state);
-  static void run(State& state, const std::function<void()>& job);
+  static void run(State& state, const Job& job);
+  void waited(double begin);
 
   std::shared_ptr<State> state_ = std::make_shared<State>();
   size_t given_ = 0;

@@ -45,8 +45,10 @@ GradientSum::GradientSum(Ranks& ranks, Device& device, std::vector<TensorPtr> pa
 
 // In one order on all ranks, whichever of their gradients are final first.
 void GradientSum::ready(size_t count) {
-  for (; given_ < count; ++given_)
-    last_job_ = courier_.give([this, bucket = buckets_.size() - 1 - given_] { sums_.exchange(bucket); });
+  for (; given_ < count; ++given_) {
+    const size_t bucket = buckets_.size() - 1 - given_;
+    last_job_ = courier_.give("bucket " + std::to_string(bucket), [this, bucket] { sums_.exchange(bucket); });
+  }
 }
 
 void GradientSum::begin(int present, bool first, bool last) {

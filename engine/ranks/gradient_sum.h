@@ -25,7 +25,7 @@ class GradientSum {
   void finish();
   // Runs of the program tell which gradients no operation of theirs will change any more.
   void watch(Program& program);
-  Courier::Figures figures() { return courier_.figures(); }
+  Courier& courier() { return courier_; }
 
  private:
   void ready(size_t count);

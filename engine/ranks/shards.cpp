@@ -226,8 +226,8 @@ void Shards::finish() {
     use(kNoUnit, Pass::backward);
   }
   if (!passed_) fail("value", "ranks: a round without a backward pass of the whole model");
-  send_gradients(units_[0].first_bucket, units_[0].last_bucket);
-  courier_.await(send_gradients(whole_bucket_, sums_.size()));
+  send_gradients("gradients of " + units_[0].name, units_[0].first_bucket, units_[0].last_bucket);
+  courier_.await(send_gradients("gradients of several units", whole_bucket_, sums_.size()));
   open_ = false, at_ = kNoUnit;
   place(kNoUnit);
   if (!round_.last) return;
@@ -269,7 +269,8 @@ void Shards::use(int unit, Pass pass) {
   if (pass == Pass::inference || (!back && number < last())) return;
   if (back) {
     if (before != static_cast<int>(number) + 1) fail("value", "ranks: a backward pass leaves units out");
-    sent_[(number + 1) % 2] = send_gradients(units_[number + 1].first_bucket, units_[number + 1].last_bucket);
+    sent_[(number + 1) % 2] = send_gradients("gradients of " + units_[number + 1].name, units_[number + 1].first_bucket,
+                                             units_[number + 1].last_bucket);
   }
   clear_gradients(at_);
   passed_ = back && number == 0;
@@ -282,7 +283,8 @@ void Shards::bring(int number) {
   holds_[slot] = number;
   const Unit& unit = units_[static_cast<size_t>(number)];
   figures_.bytes += static_cast<double>(unit.weights), ++figures_.fetches;
-  brought_[slot] = courier_.give([this, &unit, to = place_in(weights_, static_cast<size_t>(number), &Unit::weights)] {
+  char* const to = place_in(weights_, static_cast<size_t>(number), &Unit::weights);
+  brought_[slot] = courier_.give("weights of " + unit.name, [this, &unit, to] {
     Backend& backend = device_.backend();
     if (transport_.of_device()) backend.synchronize();
     if (transport_.of_device() || backend.host_memory())
@@ -302,8 +304,8 @@ void Shards::clear_gradients(int number) {
   device_.backend().run(Fill{View(place_in(gradients_, unit, &Unit::gradients), DType::f32, {elements}), 0});
 }
 
-size_t Shards::send_gradients(size_t first, size_t end) {
-  return courier_.give([this, first, end] {
+size_t Shards::send_gradients(const std::string& what, size_t first, size_t end) {
+  return courier_.give(what, [this, first, end] {
     for (size_t bucket = first; bucket < end; ++bucket) sums_.exchange(bucket);
   });
 }

@@ -42,7 +42,7 @@ class Shards : public StreamedWeights {
   void gather();
   void release();
 
-  Courier::Figures exchanged() { return courier_.figures(); }
+  Courier& courier() { return courier_; }
 
   void use(int unit, Pass pass) override;
   void show(int unit) override;
@@ -76,7 +76,7 @@ class Shards : public StreamedWeights {
   void place(int unit);
   void bring(int unit);
   void clear_gradients(int unit);
-  size_t send_gradients(size_t first, size_t end);  // of these buckets; the job
+  size_t send_gradients(const std::string& what, size_t first, size_t end);  // of these buckets; the job
   size_t largest_pair(size_t Unit::*bytes) const;
   char* place_in(const std::shared_ptr<Buffer>& buffer, size_t unit, size_t Unit::*bytes) const;
   View gradient_memory(const Part& part, size_t unit) const;

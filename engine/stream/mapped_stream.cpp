@@ -4,12 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 
 #include "engine/stream/order.h"
 #include "engine/stream/pages.h"
+#include "kernels/clock.h"
 
 namespace qeng {
 
@@ -17,8 +17,6 @@ namespace {
 
 constexpr const char* kAccount = "streamed weights";
 constexpr int kMostAhead = 8;
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 size_t page_bytes() {
   static const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
@@ -94,7 +92,7 @@ MappedStream::MappedStream(Device& device, std::vector<StreamUnit> units, size_t
   device_.set_budget(limit_ - others_, option_);
   device_.set_reclaim([this](size_t bytes) { reclaim(bytes); });
   thread_ = std::thread([this] { fetch_loop(); });
-  resumed_ = now();
+  resumed_ = seconds_now();
 }
 
 MappedStream::~MappedStream() { close(); }
@@ -120,7 +118,7 @@ void MappedStream::use(int unit, Pass pass) {
   if (units_.empty() || unit == kNoUnit) return;  // closed; or the last unit goes when the next pass needs room
   if (unit < 0 || unit >= static_cast<int>(units_.size()))
     fail("value", "this stream has units 0 to ", units_.size() - 1, ", not ", unit);
-  const double began = now();
+  const double began = seconds_now();
   const int before = at_;
   if (before >= 0 && before != unit) {
     units_[static_cast<size_t>(before)].compute_seconds = began - resumed_;
@@ -148,7 +146,7 @@ void MappedStream::use(int unit, Pass pass) {
     if (device_.held() + candidate.bytes > device_.budget()) break;
     bring(next);
   }
-  resumed_ = now();
+  resumed_ = seconds_now();
 }
 
 // So many units ahead that the slowest comes in the time that those before it compute, as far as times are known.
@@ -200,9 +198,9 @@ void MappedStream::wait(int unit) {
   std::unique_lock lock(mutex_);
   Unit& wanted = units_[static_cast<size_t>(unit)];
   if (wanted.state == State::coming) {
-    const double began = now();
+    const double began = seconds_now();
     changed_.wait(lock, [&] { return wanted.state != State::coming; });
-    figures_.stalled_seconds += now() - began;
+    figures_.stalled_seconds += seconds_now() - began;
   }
   if (torn_)
     fail("io", "streamed weights: ", wanted.name, ": the file became shorter while it was in use, or its disk failed");
@@ -265,9 +263,9 @@ void MappedStream::fetch_loop() {
     Unit& unit = units_[static_cast<size_t>(queue_.front())];
     queue_.pop_front();
     lock.unlock();
-    const double began = now();
+    const double began = seconds_now();
     const bool whole = fetch(unit);
-    const double seconds = now() - began;
+    const double seconds = seconds_now() - began;
     lock.lock();
     unit.state = State::here;
     unit.fetch_seconds = seconds;

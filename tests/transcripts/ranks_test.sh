@@ -68,9 +68,24 @@ ended_as() {  # WHAT RUN RUN
 shared=(--mode full --lr 1e-4 --dtype bf16)
 for how in "2 2" "4 2" "2 3 --recompute"; do
   read -r ranks zero more <<<"$how"
-  on "$ranks" "${common[@]}" "${shared[@]}" --zero "$zero" ${more:+"$more"} --out "$dir/zero-$zero" --overwrite >"$dir/log" 2>&1 || fail "zero $zero on $ranks ranks: $(cat "$dir/log")"
+  on "$ranks" "${common[@]}" "${shared[@]}" --zero "$zero" ${more:+"$more"} --out "$dir/zero-$zero" --overwrite --timeline "$dir/times" >"$dir/log" 2>&1 || fail "zero $zero on $ranks ranks: $(cat "$dir/log")"
   ended_as "zero $zero on $ranks ranks $more" "$dir/full-1" "$dir/zero-$zero"
 done
+# What ranks exchange goes on beside operations: the gradients of a layer while those before it compute theirs.
+"$qeng" -e 'local q, path = require "qeng", ...
+  local operations, jobs = {}, {}
+  for _, event in ipairs(q.json.decode(q.fs.read(path)).traceEvents) do
+    if event.cat == "operations" then operations[#operations + 1] = event end
+    if event.cat == "exchange" then jobs[#jobs + 1] = event end
+  end
+  local last, beside = 0, 0
+  for i, operation in ipairs(operations) do
+    assert(i == 1 or operation.ts >= operations[i - 1].ts + operations[i - 1].dur, "operations run one after another")
+    if operation.args.block == "layers.0" then last = operation.ts + operation.dur end
+  end
+  for _, job in ipairs(jobs) do if job.name:find "^gradients of" and job.ts < last then beside = beside + 1 end end
+  assert(#operations > 100 and beside >= 2, ("%d operations, %d of %d jobs beside them"):format(#operations, beside, #jobs))
+' "$dir/times" >"$dir/log" 2>&1 || fail "the times of a step: $(cat "$dir/log")"
 on 2 "${common[@]}" --zero 3 --out "$dir/lora-zero" >"$dir/log" 2>&1 || fail "LoRA with zero 3: $(cat "$dir/log")"
 ended_as "LoRA with zero 3" "$dir/lora-1" "$dir/lora-zero"
 grep -q 'note: --zero 3 is of --mode full.* as with --zero 1' "$dir/log" || fail "LoRA with zero 3 says nothing: $(cat "$dir/log")"
@@ -81,7 +96,7 @@ grep -q 'note: --zero 3 is of --mode full.* as with --zero 1' "$dir/log" || fail
   values.tie_word_embeddings, values.hidden_size, values.intermediate_size, values.num_hidden_layers = false, 64, 96, 5
   q.random_model(values):save(out)
   for _, name in ipairs { "tokenizer.json", "tokenizer_config.json" } do q.fs.copy("recipes/tiny/" .. name, out .. "/" .. name) end' "$dir/untied" || fail "the untied model"
-untied=("${common[@]}" --model "$dir/untied" --mode full --lr 0.1 --eval-every 2 --best)
+untied=("${common[@]}" --model "$dir/untied" --mode full --lr 10 --warmup 60 --eval-every 2 --best)  # which spoils the last steps
 on 1 "${untied[@]}" --out "$dir/untied-1" >"$dir/log" 2>&1 || fail "untied on one rank: $(cat "$dir/log")"
 grep -q 'the weights of step .* are kept' "$dir/log" || fail "the best weights are the last: $(cat "$dir/log")"
 for zero in 2 3; do

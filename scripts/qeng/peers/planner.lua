@@ -21,7 +21,8 @@ local planners = {}
 local Planner = {}
 Planner.__index = Planner
 
-local timed, rounds = 8, 4  -- tokens of each sequence in a round of those that are timed
+local timed = 8             -- tokens of each sequence in a round of those that are timed
+local rounds, least, most = 4, 1.5, 24  -- at least so many of them, and seconds; at most so many
 local short = 64           -- tokens of the sequences that they are over
 local worth = 0.95         -- of the seconds that a step took, that another plan has to take at most
 
@@ -145,17 +146,26 @@ local function timed_steps(self, model, rows)
     max_batch = rows, context = short, kv = kv_option(self.opt), remember = false,
     pages = rows * paged.pages(model, short),
   }
-  local list = {}
-  for i = 1, rows do
-    list[i] = engine:submit { ids = { 0 }, max_tokens = short - 2, temperature = 0, stop_ids = {}, lookup = 0 }
-  end
+  local list, left = {}, 0
   local function tokens()
     local count = 0
     for _, r in ipairs(list) do count = count + #r.output end
     return count
   end
+  local function begin()  -- sequences, of which each has its first token
+    engine:finish()
+    for i = 1, rows do
+      list[i] = engine:submit { ids = { 0 }, max_tokens = short - 2, temperature = 0, stop_ids = {}, lookup = 0 }
+    end
+    repeat engine:step() until tokens() >= rows
+    left = math.floor((short - 4) / timed)
+  end
   local best
-  for i = 0, rounds do  -- the first one warms up; others may be busy on these machines: the best counts
+  local number, until_then = -1, 0
+  repeat  -- the first round warms up; others may be busy on these machines: the best counts
+    if left == 0 then begin() end
+    number, left = number + 1, left - 1
+    if number == 1 then until_then = q.time() + least end
     for _, stage in ipairs(fleet.stages) do stage.steps, stage.computed = 0, 0 end
     local waited, began, before = fleet.waited, q.time(), tokens()
     repeat engine:step() until tokens() >= before + timed * rows
@@ -164,8 +174,8 @@ local function timed_steps(self, model, rows)
       turns = (tokens() - before) / rows,
     }
     for k, stage in ipairs(fleet.stages) do round.computed[k] = stage.computed / math.max(1, stage.steps) end
-    if i > 0 and (not best or round.elapsed / round.turns < best.elapsed / best.turns) then best = round end
-  end
+    if number > 0 and (not best or round.elapsed / round.turns < best.elapsed / best.turns) then best = round end
+  until number >= rounds and q.time() >= until_then or number == most
   engine:close()
   local own, remote, workers, count = 0, 0, 0, math.max(1, best.steps)
   for i, stage in ipairs(fleet.stages) do

@@ -82,6 +82,9 @@ options.set("finetune", {
   { "recompute", false, "keep one activation a block, recompute the others" },
   { "eager", false, "run operation by operation instead of a captured program" },
   { "profile", false, "at the end, print where a pass spends its time and memory" },
+  { "timeline", "", "write when each operation of the third step ran, and what was exchanged with other ranks: a file "
+    .. "for chrome://tracing or ui.perfetto.dev", kind = "output",
+    holds = { "traceEvents", "a file of trace events" } },
   { "gguf", false, "also write the adapter as adapter.gguf, for llama.cpp" },
   { "sources", "", "train on packets of these sources only: names or numbers, by commas" },
   { "drop", 0, "CRC-Drop: share of the documents left out of each epoch, by chance", min = 0, max = 0.99,
@@ -245,7 +248,7 @@ return function(opt, hooks)
     clip = opt.clip, seed = opt.seed,
     eval_share = opt.eval_share, eval_data = eval_data, eval_every = opt.eval_every, patience = opt.patience,
     save_every = opt.save_every, keep = opt.keep, resume = opt.resume, overwrite = opt.overwrite, eager = opt.eager,
-    profile = opt.profile,
+    profile = opt.profile, timeline = opt.timeline,
     sources = route.source_list(opt.sources), drop = opt.drop, weights = hooks.weights, tensorboard = opt.tensorboard,
     settings = settings, title = hooks.title, pad = model.tokenizer:id("<|endoftext|>") or 0,
     on_begin = function() place:begin(settings) end,

@@ -22,6 +22,7 @@
 --   on_eval       function(step, tell)
 --   tensorboard   true: event files beside metrics.jsonl
 --   allow_unused  a parameter that no gradient reaches is no error (q.adamw_state)
+--   timeline      a file that gets the times of a step's operations (train/timeline.lua)
 --   curves        {name of the training loss, of the held-out loss} in the report
 --   on_begin      function(): before the first step, when nothing can be refused any more
 --   checkpoints   false: none is written (benchmarks)
@@ -46,6 +47,7 @@ local q = require "qeng.core"
 local route = require "qeng.train.route"
 local runs = require "qeng.train.run"
 local shards = require "qeng.train.shards"
+local timeline = require "qeng.train.timeline"
 
 -- In addition to those of q.run.
 local defaults = { lr = 2e-4, schedule = "cosine", warmup = 0, decay = 0, clip = 1.0, scale_rate = 0.3,
@@ -59,6 +61,7 @@ return function(given)
   local routing = route.plan(run.model, run.plan.destinations)
   run.optimizer, run.owners = optimizers.new(run, routing)
   local passes = pass.new(run, routing)
+  local times = timeline.new(opt.timeline, run, passes)
   function run.at_end()
     run.pass_stats = passes:stats()
     local profile = opt.profile and (shared and "no profile: a pass needs all ranks (--zero 2, 3)" or passes:profile())
@@ -66,11 +69,14 @@ return function(given)
     passes:forget()
   end
   for _, batch in run:steps() do
-    passes:compute(batch)
-    run:observe()
-    run.optimizer:step { clip = opt.clip, groups = passes:groups() }
-    if shared then shared.units:share() elseif run.owners then run.ranks:share(run.parameters, run.owners) end
+    times:step(function()
+      passes:compute(batch)
+      run:observe()
+      run.optimizer:step { clip = opt.clip, groups = passes:groups() }
+      if shared then shared.units:share() elseif run.owners then run.ranks:share(run.parameters, run.owners) end
+    end)
     local figures = passes:exchanged()
+    times:write()
     figures.loss, figures.by_source = passes:loss(), passes:by_source()
     figures.router_aux_loss, figures.mtp_loss = passes:balance(), passes:drafted()
     run:log(figures)

@@ -127,11 +127,17 @@ function Pass:round(round, compute, ...)
   self.gradients:finish()
 end
 
+-- Whether exchanged() leaves in `jobs` and `waits` when that was.
+function Pass:trace(on)
+  if self.gradients then self.gradients:trace(on) end
+end
+
 -- What this rank has exchanged with others since the last call, for the metrics: milliseconds, those of them in which
 -- nothing was computed, bytes that it sent; nothing without ranks.
 function Pass:exchanged()
   if not self.gradients then return {} end
   local figures = self.gradients:figures()
+  self.jobs, self.waits = figures.jobs, figures.waits
   return { exchange_ms = figures.exchanging * 1000, exchange_wait_ms = figures.waiting * 1000,
     exchange_bytes = self.run.ranks.job:sent() }
 end

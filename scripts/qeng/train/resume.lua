@@ -17,8 +17,8 @@ end
 local may_change = set [[
   steps epochs lr lr_floor schedule warmup decay clip scale_rate nan_limit eval_every save_every keep patience
   best samples sample_tokens tensorboard
-  model data tokenizer device threads device_budget weights host_budget stream_keep recompute eager profile merge gguf
-  zero
+  model data tokenizer device threads device_budget weights host_budget stream_keep recompute eager profile timeline
+  merge gguf zero
 ]]
 -- Fields of q.train that are no settings. Below: options that may differ each time.
 local no_setting = set [[
