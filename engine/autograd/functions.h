@@ -77,6 +77,8 @@ TensorPtr hadamard(Tape& tape, const TensorPtr& x, const TensorPtr& signs, int b
 
 // y[r, i] = x[r, i] * scale[i] + [bias[i]]: after a linear layer of unscaled weights, what its rows are scaled by.
 TensorPtr scale_columns(Tape& tape, const TensorPtr& x, const TensorPtr& scale, const TensorPtr& bias);
+// In a backward pass: adds the sum of dy's rows to the gradient of a bias, which may be null.
+void bias_back(Tape& tape, const View& dy, const TensorPtr& bias);
 
 // w: [dim], or [groups, dim] for x [.., groups, dim].
 TensorPtr rmsnorm(Tape& tape, const TensorPtr& x, const TensorPtr& w, float eps, bool plus_one);

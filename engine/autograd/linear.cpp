@@ -140,10 +140,7 @@ void weights_back(Tape& tape, const Linears& l, const std::vector<TensorPtr>& dy
   for (size_t i = l.count(); i-- > 0;) {
     const LinearLayer& layer = l.layers[i];
     if (!dy[i]) continue;
-    if (layer.bias && layer.bias->needs_grad()) {
-      const Tape::Target db = tape.gradient_of(layer.bias);
-      device.run(BiasGrad{dy[i]->view, db.view, db.acc});
-    }
+    bias_back(tape, dy[i]->view, layer.bias);
     if (!learns(layer)) continue;
     const Tape::Target dw = tape.gradient_of(layer.w);
     const auto same = [&](const MatmulSum::Sum& other) { return other.c.data == dw.view.data; };

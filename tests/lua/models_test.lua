@@ -58,6 +58,16 @@ local function check_gradients(name, model, batch, case)
   end
 end
 
+-- Every weight in bf16: together gradients are as long as those that transformers gives in f32, but for rounding.
+local function check_half(name, model, batch, case)
+  near("loss in bf16", name, math.abs(train_on(model:full(), batch) - case.loss), 0.03)
+  local found, square, expected = model:gradients(), 0, 0
+  for parameter, each in pairs(case.gradients) do
+    square, expected = square + norm(found[parameter]) ^ 2, expected + each[1] ^ 2
+  end
+  near("length of all gradients in bf16", name, math.abs(math.sqrt(square / expected) - 1), 0.15)
+end
+
 local function check_curve(what, name, model, batch, golden, expected)
   local adamw = q.adamw(model:trainable(),
     { lr = golden.rate, eps = golden.eps, decay = 0, beta1 = 0.9, beta2 = 0.999 })
@@ -139,6 +149,7 @@ for _, path in ipairs(files) do
     near("folder", name, distance(case.logits, last_logits.of(q.load(at "own"), tokens)), 1e-5)
 
     check_gradients(name, fresh():full(), batch, case)
+    check_half(name, q.load(at "own", { dtype = "bf16", writable = true }), batch, case)
     check_curve("full training", name, fresh():full(), batch, golden, case.full)
     model = fresh():lora { rank = golden.rank, alpha = golden.alpha, targets = case.targets }
     for _, parameter in ipairs(model.adapter.parameters) do
