@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <numeric>
 
 #include "engine/tensor/device.h"
@@ -15,7 +16,7 @@ namespace qeng {
 namespace {
 
 // How many processes a launcher says that it has started; 0: there is none. Slurm's count means so where srun started MPI
-// (PMIX_RANK): without it, its tasks may be unrelated programs.
+// (PMIX_RANK): without it, its tasks are programs of their own.
 int launched() {
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"})
     if (const char* text = std::getenv(name)) return std::max(1, std::atoi(text));
@@ -70,6 +71,21 @@ class Imagined final : public Transport {
   void finish() override {}
 };
 
+// The one rank of a job of one. MPI would refuse a second program of the task that Slurm started.
+class Single final : public Transport {
+ public:
+  void barrier() override {}
+  void broadcast(void*, size_t, int) override {}
+  void exchange(const void* pieces, const std::vector<size_t>& send, void* received,
+                const std::vector<size_t>&) override {
+    if (send[0]) std::memmove(received, pieces, send[0]);
+  }
+  void gather(const void* piece, void* all, const std::vector<size_t>& bytes) override {
+    if (bytes[0]) std::memmove(all, piece, bytes[0]);
+  }
+  void finish() override {}
+};
+
 std::unique_ptr<Ranks> job;
 
 }  // namespace
@@ -120,8 +136,7 @@ Ranks* Ranks::of_job() {
   const int count = launched();
   if (count == 0) return nullptr;
   std::string why;
-  std::unique_ptr<Transport> transport = open_transport(&why);
-  if (!transport && count == 1) return nullptr;
+  std::unique_ptr<Transport> transport = count == 1 ? std::make_unique<Single>() : open_transport(&why);
   if (!transport) fail("unsupported", "this is one of ", count, " processes of a job, and this qeng has no MPI: ", why);
   if (transport->size != count)
     fail("unsupported", "the launcher says ", count, " processes, and MPI ", transport->size,

@@ -154,7 +154,7 @@ grep -q "resuming at step 150 of 200" "$dir/log" || fail "it did not go on: $(ca
 on_the_way() { final "$1" | grep -v "^150 "; }
 [[ $(on_the_way "$dir/killed") == "$(on_the_way "$dir/whole")" ]] || fail "killed and resumed: $(diff <(on_the_way "$dir/killed") <(on_the_way "$dir/whole") | head -5)"
 
-# A rank that is told to end stops all of them, with a checkpoint.
+# A rank that is told to end stops all of them, with a checkpoint; another may be told while that is written, or after.
 run=("${common[@]}" --out "$dir/told" --eval-every 7)
 on 3 "${run[@]}" >"$dir/log" 2>&1 &
 job=$!
@@ -162,9 +162,17 @@ for ((i = 0; i < 600; ++i)); do
   [[ ! -e $dir/told/checkpoints/step-000020 ]] || break
   sleep 0.05
 done
-for process in $(pgrep -f -- "--out $dir/told"); do
-  if grep -qzx OMPI_COMM_WORLD_RANK=1 "/proc/$process/environ"; then kill -TERM "$process"; fi
+tell() {
+  for process in $(pgrep -f -- "--out $dir/told"); do
+    if grep -qzx OMPI_COMM_WORLD_RANK="$1" "/proc/$process/environ"; then kill -TERM "$process"; fi
+  done
+}
+tell 1
+for ((i = 0; i < 400; ++i)); do
+  [[ $(find "$dir/told/checkpoints" -maxdepth 1 -name 'step-??????' | wc -l) == 1 ]] || break
+  sleep 0.01
 done
+tell 0
 wait $job && fail "a job that was told to end ended well"
 grep -q "stopped after step .*go on with --resume" "$dir/log" || fail "told to end: $(cat "$dir/log")"
 stood=$(grep -o 'stopped after step [0-9]*' "$dir/log" | grep -o '[0-9]*$')
@@ -181,6 +189,9 @@ says() {  # STATUS PATTERN RANKS COMMAND...
   [[ $got == "$status" && $(grep -cE "$pattern" <<<"$output") == 1 ]] || fail "$*: status $got, expected $status and '$pattern' once: $output"
 }
 says 2 '4 ranks share the micro-batches of a step, which are 2: --accumulate 4' 4 "${common[@]}" --accumulate 2 --out "$dir/few"
+# Tasks of Slurm that no MPI joins would each train the whole model.
+output=$(SLURM_STEP_NUM_TASKS=2 "$qeng" "${common[@]}" --out "$dir/task" 2>&1) && fail "a task without MPI trains: $output"
+[[ $output == *"srun --mpi=pmix"* && ! -e $dir/task ]] || fail "a task without MPI: $output"
 says 2 'this recipe runs in one process, and this is one of 2' 2 recipes/inspect.lua recipes/tiny
 says 1 'none: ' 2 recipes/lora_qwen.lua --model "$dir/none" --data "$dir/data.jsonl" --accumulate 2 --out "$dir/none-out"
 exit $failed

@@ -96,6 +96,7 @@ function ending.finish(run)
   if state.untrained then
     run.speak:say(("%d of %d steps had no trained token and changed nothing"):format(state.untrained, state.step))
   end
+  if run.interrupted then q.host.interrupted() end  -- this rank's own signal, where another's was seen first
   q.host.defer_interrupt(false)
   if run.at_end then run.at_end() end
   run.ranks:meet()  -- else one that ends as interrupted would take along the one that writes

@@ -16,10 +16,19 @@ Team.__index = Team
 -- Fields: rank (from 0), size, first (whether it is rank 0), job (Ranks; nil: the process is alone).
 local alone = setmetatable({ rank = 0, size = 1, first = true }, Team)
 
+-- Refuses a task of Slurm's that no MPI joins: each would train the whole model, into one folder. (The script of a batch
+-- job is no task, and has no SLURM_STEP_NUM_TASKS.)
+local function refuse_lone_task()
+  local tasks = tonumber(os.getenv "SLURM_STEP_NUM_TASKS") or 1
+  if tasks < 2 then return end
+  q.error("usage", ("this is one of %d tasks that srun started without MPI, and each would train alone: srun "
+    .. "--mpi=pmix; or, for runs of their own with an --out each, unset SLURM_STEP_NUM_TASKS"):format(tasks))
+end
+
 -- The job of this process; `alone` where it is none's.
 local function join()
   local job = q.ranks.join()
-  if not job then return alone end
+  if not job then refuse_lone_task() return alone end
   if job:rank() > 0 then progress.silent = true end
   return setmetatable({ job = job, rank = job:rank(), size = job:size(), first = job:rank() == 0 }, Team)
 end
