@@ -1693,7 +1693,7 @@ function Frame:into(x) end
 function Frame:free() end
 
 ---Tells the network where these peers listen, every half second until it is closed.
----Only who knows their key understands it. port: of UDP, 28765; interface: by default the first that can broadcast.
+---Only who knows their key understands it. port: of UDP, 28765; interface: by default all that can broadcast.
 ---@param opt {peers: Peers, port?: integer, interface?: string}
 ---@return Beacon
 function q.peers.beacon(opt) end
@@ -1701,11 +1701,24 @@ function q.peers.beacon(opt) end
 ---@class Beacon
 local Beacon = {}
 function Beacon:close() end
+---Looks for networks that have come or gone. Returns this machine's addresses on those that it is sent to.
+---@return string[]
+function Beacon:refresh() end
 
 ---Listens for beacons of known peers, 1.5 s by default.
 ---@param opt? {keys?: string, seconds?: number, port?: integer, interface?: string}
 ---@return {name: string, public: string, address: string}[]
 function q.peers.find(opt) end
+---The same as long as it is held.
+---@param opt? {keys?: string, port?: integer, interface?: string}
+---@return Ear
+function q.peers.listen(opt) end
+---@class Ear
+local Ear = {}
+---Those that were heard since the last call, and never before; waits so many seconds for them.
+---@param seconds? number  0
+---@return {name: string, public: string, address: string}[]
+function Ear:heard(seconds) end
 
 -- ---------------------------------------------------------------- a server's listener
 

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <set>
 
 #include "bindings/interrupt.h"
 #include "bindings/peer_frame.h"
@@ -24,11 +25,18 @@ struct Beacon {
   std::unique_ptr<PeerBroadcast> broadcast;
 };
 
+struct Ear {
+  std::map<std::string, std::string> known;  // keys by name
+  std::unique_ptr<PeerBroadcast> broadcast;
+  std::set<std::string> told;
+};
+
 }  // namespace
 }  // namespace qeng
 
 QENG_LUA_CLASS(qeng::OpenPeers, "Peers")
 QENG_LUA_CLASS(qeng::Beacon, "Beacon")
+QENG_LUA_CLASS(qeng::Ear, "Ear")
 
 namespace qeng {
 namespace {
@@ -289,20 +297,34 @@ int beacon(Call& call) {
 
 int beacon_close(Call& call) { return call.self<Beacon>()->broadcast.reset(), 0; }
 
-int find(Call& call) {
-  const Options opt(call, 1, {"keys", "seconds", "port", "interface"});
+int beacon_refresh(Call& call) { return call.push(call.self<Beacon>()->broadcast->refresh()); }
+
+Ear ear_of(const Options& opt) {
   const auto keys = keys_at(opt, "keys");
   std::map<std::string, std::string> known = keys->known();
   known[keys->own().name] = keys->own().public_key;
-  const auto ear = peer_library().broadcast(beacon_port(opt), opt.get<std::string>("interface", ""), "");
+  return {std::move(known), peer_library().broadcast(beacon_port(opt), opt.get<std::string>("interface", ""), ""), {}};
+}
+
+int listen(Call& call) {
+  return call.push(std::make_shared<Ear>(ear_of(Options(call, 1, {"keys", "port", "interface"}))));
+}
+
+// Those that were not heard before, within so many seconds.
+int push_heard(const Call& call, Ear& self, double seconds) {
+  constexpr int kMostAtOnce = 1000;
   std::map<std::string, HeardBeacon> heard;  // by address
-  const auto end = Clock::now() + std::chrono::duration<double>(opt.get("seconds", 1.5));
-  in_slices(opt.get("seconds", 1.5), [&](double slice) {
+  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
+  int left = kMostAtOnce;
+  in_slices(seconds, [&](double slice) {
     std::string from, datagram;
     HeardBeacon beacon;
-    if (ear->hear(slice, &from, &datagram) && recognise_beacon(datagram, known, &beacon))
-      heard[from + ":" + std::to_string(beacon.port)] = beacon;
-    return Clock::now() >= end;
+    for (; left > 0 && self.broadcast->hear(slice, &from, &datagram); slice = 0, --left) {
+      if (!recognise_beacon(datagram, self.known, &beacon)) continue;
+      const std::string address = from + ":" + std::to_string(beacon.port);
+      if (self.told.insert(address + " " + beacon.name).second) heard[address] = beacon;
+    }
+    return left == 0 || Clock::now() >= end;
   });
   lua_State* L = call.L;
   lua_newtable(L);
@@ -317,12 +339,19 @@ int find(Call& call) {
   return 1;
 }
 
+int find(Call& call) {
+  const Options opt(call, 1, {"keys", "seconds", "port", "interface"});
+  Ear ear = ear_of(opt);
+  return push_heard(call, ear, opt.get("seconds", 1.5));
+}
+int heard(Call& call) { return push_heard(call, *call.self<Ear>(), call.arg<double>(1, 0.0)); }
+
 }  // namespace
 
 void register_peers(lua_State* L) {
   using lua::fn;
   lua::functions(L, "", {{"keys", fn<keys>}});
-  lua::functions(L, "peers", {{"open", fn<open>}, {"beacon", fn<beacon>}, {"find", fn<find>}});
+  lua::functions(L, "peers", {{"open", fn<open>}, {"beacon", fn<beacon>}, {"find", fn<find>}, {"listen", fn<listen>}});
   lua::methods<OpenPeers>(L, {{"port", fn<port>},
                               {"dial", fn<dial>},
                               {"hang_up", fn<hang_up>},
@@ -336,7 +365,8 @@ void register_peers(lua_State* L) {
                               {"tensor", fn<frame_tensor>},
                               {"into", fn<frame_into>},
                               {"free", fn<frame_free>}});
-  lua::methods<Beacon>(L, {{"close", fn<beacon_close>}});
+  lua::methods<Beacon>(L, {{"close", fn<beacon_close>}, {"refresh", fn<beacon_refresh>}});
+  lua::methods<Ear>(L, {{"heard", fn<heard>}});
 }
 
 }  // namespace qeng

@@ -38,9 +38,10 @@ class ArrivingFile : public Arrival {
     expect(first, end, true);
     for (bool received = true; !here(first, end); look()) {
       if (!received)
-        fail("network", path_, ": bytes ", first, " to ", end,
-             " have not come, and nobody receives them any more; what has come is kept, and who begins again goes on "
-             "from there");
+        fail(
+            "network", path_, ": bytes ", first, " to ", end,
+            " have not come, and nobody receives them any more, of which the receiver's log says why; what has come is "
+            "kept, and who begins again goes on from there");
       received = receiver();  // if not, its last notes are read once more
       if (received) std::this_thread::sleep_for(kLook);
     }

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "kernels/clock.h"
 #include "kernels/error.h"
 
 namespace qeng {
@@ -19,7 +20,9 @@ namespace fs = std::filesystem;
 
 // HASH.noted: kMagic, the SHA-256 of the bits, a bit for each block, lowest first.
 constexpr std::string_view kMagic = "qpart 1\n";
-constexpr uint64_t kGroup = 64;  // blocks a sync: a tenth of a second of the fastest network is lost by a kill
+// Blocks a sync, or what comes in so many seconds: a kill loses no more.
+constexpr uint64_t kGroup = 64;
+constexpr double kLongest = 2;
 
 bool write_at(int fd, uint64_t offset, std::string_view bytes) {
   while (!bytes.empty()) {
@@ -145,7 +148,8 @@ bool PartialFile::put(uint64_t index, std::string_view bytes) {
       ::sync_file_range(fd_, static_cast<off_t>(at), static_cast<off_t>(bytes.size()), SYNC_FILE_RANGE_WRITE));
   have_[index] = true;
   ++here_;
-  if (++unsynced_ >= kGroup) sync();
+  if (unsynced_++ == 0) unsynced_since_ = seconds_now();
+  if (unsynced_ >= kGroup || seconds_now() - unsynced_since_ >= kLongest) sync();
   return true;
 }
 

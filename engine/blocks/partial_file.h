@@ -53,6 +53,7 @@ class PartialFile {
   int fd_ = -1, noted_fd_ = -1;
   std::vector<bool> have_, noted_;
   uint64_t here_ = 0, unsynced_ = 0;
+  double unsynced_since_ = 0;  // the first of them
 };
 
 }  // namespace qeng

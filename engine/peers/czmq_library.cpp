@@ -4,8 +4,10 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <mutex>
 #include <set>
+#include <vector>
 
 #include "engine/peers/czmq_peers.h"
 
@@ -35,41 +37,61 @@ void end_beacons() {
   beacons().actors.clear();
 }
 
+// A zbeacon for each network, as one is on one.
 class CzmqBroadcast final : public PeerBroadcast {
  public:
-  CzmqBroadcast(int port, const std::string& interface, const std::string& datagram) {
+  CzmqBroadcast(int port, const std::string& interface, const std::string& datagram)
+      : port_(port), interface_(interface), datagram_(datagram) {
     if (datagram.size() > kMostDatagram)
       fail("value", "a beacon of ", datagram.size(), " bytes, at most ", kMostDatagram);
-    {
-      const std::lock_guard<std::mutex> lock(beacons().lock);  // the interface is the whole process's
-      zsys_set_interface(interface.c_str());
-      zactor_t* const actor = zactor_new(zbeacon, nullptr);
-      if (!actor) fail("io", "no beacon: ", zmq_strerror(zmq_errno()));
-      beacons().actors.insert(actor);
-      actor_.reset(actor);
-      zsock_send(actor, "si", "CONFIGURE", port);
-      host_.reset(zstr_recv(actor));
-    }
-    if (!host_ || !*host_)
+    refresh();
+    if (actors_.empty() && (datagram.empty() || !interface.empty()))
       fail("io", "no beacon at UDP port ", port, ": ",
            interface.empty() ? "no interface that can broadcast is up"
                              : "the interface " + interface + " cannot broadcast",
            "; name another, or give addresses");
-    if (datagram.empty())
-      zsock_send(actor_.get(), "sb", "SUBSCRIBE", "", size_t{0});
-    else
-      zsock_send(actor_.get(), "sbi", "PUBLISH", datagram.data(), datagram.size(), kBroadcastEveryMs);
   }
+
+  std::vector<std::string> refresh() override {
+    std::map<std::string, std::string> networks;  // an interface with its address: the interface
+    if (interface_.empty()) {
+      ziflist_t* list = ziflist_new();
+      for (const char* name = list ? ziflist_first(list) : nullptr; name; name = ziflist_next(list))
+        networks.emplace(name + std::string(" ") + ziflist_address(list), name);
+      ziflist_destroy(&list);
+    } else {
+      networks.emplace(interface_, interface_);
+    }
+    std::erase_if(actors_, [&](const auto& actor) { return !networks.count(actor.first); });
+    for (const auto& [network, name] : networks) {
+      if (actors_.count(network)) continue;
+      if (Voice voice = begin(name); voice.actor) actors_.emplace(network, std::move(voice));
+    }
+    std::vector<std::string> hosts;
+    for (const auto& [network, voice] : actors_) hosts.push_back(voice.host.get());
+    return hosts;
+  }
+
   bool hear(double seconds, std::string* address, std::string* datagram) override {
-    zsock_set_rcvtimeo(actor_.get(), static_cast<int>(seconds * 1000));
-    const Text from(zstr_recv(actor_.get()));
-    if (!from) return false;
-    zframe_t* frame = zframe_recv(actor_.get());
-    if (!frame) return false;
-    *address = from.get();
-    datagram->assign(reinterpret_cast<const char*>(zframe_data(frame)), zframe_size(frame));
-    zframe_destroy(&frame);
-    return true;
+    std::vector<zmq_pollitem_t> items;
+    std::vector<zactor_t*> heard;
+    for (const auto& [network, voice] : actors_) {
+      heard.push_back(voice.actor.get());
+      items.push_back({zsock_resolve(voice.actor.get()), 0, ZMQ_POLLIN, 0});
+    }
+    if (zmq_poll(items.data(), static_cast<int>(items.size()), static_cast<long>(seconds * 1000)) <= 0) return false;
+    for (size_t i = 0; i < items.size(); ++i) {
+      if (!(items[i].revents & ZMQ_POLLIN)) continue;
+      zsock_set_rcvtimeo(heard[i], 100);  // both parts are there
+      const Text from(zstr_recv(heard[i]));
+      zframe_t* frame = from ? zframe_recv(heard[i]) : nullptr;
+      if (!frame) return false;
+      *address = from.get();
+      datagram->assign(reinterpret_cast<const char*>(zframe_data(frame)), zframe_size(frame));
+      zframe_destroy(&frame);
+      return true;
+    }
+    return false;
   }
 
  private:
@@ -79,8 +101,35 @@ class CzmqBroadcast final : public PeerBroadcast {
       if (beacons().actors.erase(actor)) zactor_destroy(&actor);
     }
   };
-  std::unique_ptr<zactor_t, End> actor_;
-  Text host_;  // the address of this machine on that network
+  struct Voice {
+    std::unique_ptr<zactor_t, End> actor;
+    Text host;  // the address of this machine on that network
+  };
+
+  // Without an actor where that interface cannot broadcast.
+  Voice begin(const std::string& interface) {
+    Voice voice;
+    auto& [actor, host] = voice;
+    {
+      const std::lock_guard<std::mutex> lock(beacons().lock);  // the interface is the whole process's
+      zsys_set_interface(interface.c_str());
+      actor.reset(zactor_new(zbeacon, nullptr));
+      if (!actor) fail("io", "no beacon: ", zmq_strerror(zmq_errno()));
+      beacons().actors.insert(actor.get());
+      zsock_send(actor.get(), "si", "CONFIGURE", port_);
+      host.reset(zstr_recv(actor.get()));
+    }
+    if (!host || !*host) return {};
+    if (datagram_.empty())
+      zsock_send(actor.get(), "sb", "SUBSCRIBE", "", size_t{0});
+    else
+      zsock_send(actor.get(), "sbi", "PUBLISH", datagram_.data(), datagram_.size(), kBroadcastEveryMs);
+    return voice;
+  }
+
+  const int port_;
+  const std::string interface_, datagram_;
+  std::map<std::string, Voice> actors_;
 };
 
 class CzmqLibrary final : public PeerLibrary {

@@ -23,9 +23,9 @@ struct PeerLink {
   enum class State { resting, calling, here };
 
   const int number;
-  const bool dialed;                    // by this process
-  const std::string address;            // of a dialed one
-  const std::vector<std::string> keys;  // of a dialed one: those that it may have, of which one is tried
+  const bool dialed;                         // by this process
+  const std::vector<std::string> addresses;  // of a dialed one: tried in turn
+  const std::vector<std::string> keys;       // of a dialed one: those that it may have, of which one is tried
   std::string key;
   const uint64_t their_who = 0;  // of one that dials: which of its connections this is
   const uint32_t their_dial = 0;
@@ -37,6 +37,7 @@ struct PeerLink {
   ZmqSocket dealer, monitor;  // of a dialed one
   uint32_t incarnation = 0;
   size_t tried = 0;  // of keys, since the last rest
+  size_t rests = 0;
   std::optional<PeerWire> wire;
   std::optional<uint64_t> pong_for;  // the request of a ping that is to be answered
   PeerClock::time_point heard, ping_at, call_until, rest_until;

@@ -1,8 +1,11 @@
 #include "engine/peers/czmq_peers.h"
 
+#include <arpa/inet.h>
+#include <netdb.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,6 +29,30 @@ std::string endpoint(const std::string& address, bool listens) {
     fail("value", "'", address, "' is no address of a peer: HOST:PORT is, ", listens ? "127.0.0.1:0" : "10.0.0.7:28766",
          " for instance, and [::1]:28766");
   return "tcp://" + host + ":" + (number == 0 ? "*" : port);
+}
+
+// Of a peer that is dialed: each address of a name, those of IPv4 first, where a listener is by default.
+std::vector<std::string> endpoints(const std::string& address) {
+  const std::string whole = endpoint(address, false);
+  const size_t colon = address.rfind(':');
+  const std::string host = address.substr(0, colon), port = address.substr(colon);
+  in_addr numbers;
+  if (host.front() == '[' || inet_pton(AF_INET, host.c_str(), &numbers) == 1) return {whole};
+  addrinfo hints{}, *list = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  if (const int error = getaddrinfo(host.c_str(), nullptr, &hints, &list))
+    fail("value", "no machine is known as ", host, ": ", gai_strerror(error));
+  std::vector<std::string> found, later;
+  for (const addrinfo* each = list; each; each = each->ai_next) {
+    char text[NI_MAXHOST];
+    if (getnameinfo(each->ai_addr, each->ai_addrlen, text, sizeof text, nullptr, 0, NI_NUMERICHOST) != 0) continue;
+    if (each->ai_family == AF_INET) found.push_back("tcp://" + std::string(text) + port);
+    if (each->ai_family == AF_INET6) later.push_back("tcp://[" + std::string(text) + "]" + port);
+  }
+  freeaddrinfo(list);
+  found.insert(found.end(), later.begin(), later.end());
+  if (found.empty()) fail("value", "no address is known of ", host);
+  return found;
 }
 
 uint64_t drawn_number() {
@@ -115,7 +142,7 @@ PeerLinkPtr CzmqPeers::link_of(int peer) {
 }
 
 int CzmqPeers::dial(const std::string& address, const std::vector<std::string>& keys) {
-  const std::string where = endpoint(address, false);
+  const std::vector<std::string> where = endpoints(address);
   if (keys.empty()) fail("value", "peers: no key is known that ", address, " could have");
   for (const std::string& key : keys)
     if (name_of(key).empty()) fail("value", "peers: ", key, " is not a known key");
@@ -123,7 +150,7 @@ int CzmqPeers::dial(const std::string& address, const std::vector<std::string>& 
   check_open();
   const auto link = std::make_shared<PeerLink>(PeerLink{.number = ++last_number_,
                                                         .dialed = true,
-                                                        .address = where,
+                                                        .addresses = where,
                                                         .keys = keys,
                                                         .key = keys[0],
                                                         .own_dial = ++last_dial_});

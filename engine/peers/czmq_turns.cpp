@@ -135,15 +135,15 @@ void CzmqPeers::call(const PeerLinkPtr& link) {
     ZmqSocket& socket = link->dealer;
     set_up(socket);
     if (!options_.plain) socket.set(ZMQ_CURVE_SERVERKEY, link->key);
-    if (link->address.find('[') != std::string::npos) socket.set(ZMQ_IPV6, 1);
+    const std::string& address = link->addresses[link->rests % link->addresses.size()];
+    if (address.find('[') != std::string::npos) socket.set(ZMQ_IPV6, 1);
     socket.set(ZMQ_RECONNECT_IVL, -1);  // what is lost with a connection is not for the next one
     socket.set(ZMQ_CONNECT_TIMEOUT, static_cast<int>(kPatience.count()));
     const std::string monitor =
         "inproc://monitor-" + std::to_string(link->number) + "-" + std::to_string(link->incarnation);
     link->monitor = ZmqSocket(context_.get(), ZMQ_PAIR);
     if (zmq_socket_monitor(socket.get(), monitor.c_str(), ZMQ_EVENT_CLOSED | ZMQ_EVENT_DISCONNECTED) != 0 ||
-        zmq_connect(link->monitor.get(), monitor.c_str()) != 0 ||
-        zmq_connect(socket.get(), link->address.c_str()) != 0 ||
+        zmq_connect(link->monitor.get(), monitor.c_str()) != 0 || zmq_connect(socket.get(), address.c_str()) != 0 ||
         send_own(*link, greet_frame(own_greeting(*link))) != Sent::yes)
       rest(*link);
   } catch (const Error&) {  // no socket now
@@ -155,6 +155,7 @@ void CzmqPeers::rest(PeerLink& link) {
   link.close_dealer();
   link.state = State::resting;
   link.tried = 0;
+  ++link.rests;
   link.rest_until = now_ + link.rest;
   link.rest = std::min(2 * link.rest, kLongestRest);
 }

@@ -74,6 +74,8 @@ class PeerBroadcast {
   virtual ~PeerBroadcast() = default;
   // The next datagram of another: its sender's address and its bytes; false where none comes in time.
   virtual bool hear(double seconds, std::string* address, std::string* datagram) = 0;
+  // Goes out, or listens, on the networks that there are now. Returns this machine's addresses there.
+  virtual std::vector<std::string> refresh() = 0;
 };
 
 // What libqeng_peers.so shows: one function, found by name.
@@ -83,8 +85,8 @@ class PeerLibrary {
   virtual std::unique_ptr<Peers> open(const PeerOptions& options) = 0;
   virtual PeerCertificate new_certificate(const std::string& name) = 0;
   virtual std::string public_key_of(const std::string& secret_key) = 0;
-  // datagram: sent every half second; "": this one listens. interface: "" is the first that can broadcast. Error("io")
-  // where none can.
+  // datagram: sent every half second; "": this one listens. interface: "" is all that can broadcast. Error("io") where
+  // that one cannot, or there is none to listen on.
   virtual std::unique_ptr<PeerBroadcast> broadcast(int port, const std::string& interface,
                                                    const std::string& datagram) = 0;
 };

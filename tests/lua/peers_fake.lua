@@ -9,6 +9,7 @@ local fake = {}
 -- What came in a frame: of a tensor or of another such frame.
 local function received(data)
   if type(data) == "table" then return data end
+  if type(data) == "string" then return { bytes = function() return #data end, free = function() end } end
   local bytes = data and q.keep(q.pages.bytes(data:reshape { data:shape()[1], 1, -1 }):clone())
   return {
     bytes = function() return bytes:elements() end,
@@ -86,7 +87,7 @@ function fake.files(path)
   return {
     about = function() return { hash = "m", name = "model" } end, path = function(_, about) return about.at or path end,
     hashes = function() return { "m" } end, take = function() return false end, tick = function() return 1 end,
-    add = function(_, adapter) return { at = adapter } end,
+    add = function(_, adapter) return { at = adapter } end, sent = function() return 0 end,
   }
 end
 

@@ -274,6 +274,27 @@ do
   local gone = push { name = "absent", hash = ("0"):rep(64) }
   assert(gone:find("no source is left", 1, true), gone)
   assert(#q.fs.list(dir .. "/taken") == 1)
+
+  -- Who is cut off, and comes back when it was given up, is taken: nobody holds the file.
+  server.accept = accepts.new { peers = server.peers, folder = dir .. "/taken", patience = 0.1, say = function() end }
+  local again = mine:add(dir .. "/big", "again.bin")
+  local function until_(done)
+    local began = q.time()
+    repeat
+      assert(q.time() - began < 60)
+      server:step()
+      local event = client:wait(0.001)
+      if event then mine:take(event) end
+    until done(event)
+  end
+  local function coming() return server.accept.coming["again.bin"] end
+  client:send(peer, { type = "push", request = 6, text = q.json.encode(again) })
+  until_(function() return coming() and coming().tree.current.partial end)
+  client:hang_up(peer)
+  until_(function() return not coming() end)
+  peer = client:dial("127.0.0.1:" .. server.port)
+  until_(function(event) return event and event.kind == "here" end)
+  assert(push(again) == true and q.fs.read(dir .. "/taken/again.bin") == big)
 end
 
 print "files between peers: ok"

@@ -4,6 +4,7 @@ local cases = require "engine_cases"
 local fake = require "peers_fake"
 local fleets = require "qeng.peers.fleet"
 local hybrid = require "hybrid_model"
+local planners = require "qeng.peers.planner"
 local q = require "qeng"
 local scratch = require "scratch"
 
@@ -53,13 +54,17 @@ local function split(counts, here)
 end
 
 local names = { "a", "b", "c", "d", "e" }
-local function fleet_of(path, planner, workers, opt)
+local function gathered(path, workers, opt)
   local net = fake.new({ unpack(names, 1, workers) }, fake.files(path))
   local fleet = fleets.new {
     peers = net.peers, files = fake.files(path), wire = opt and opt.wire, patience = opt and opt.patience, grace = 0.2,
   }
   fleet:dial { unpack(names, 1, workers) }
   check(#fleet:gather(1) == workers, "workers are missing")
+  return fleet, net
+end
+local function fleet_of(path, planner, workers, opt)
+  local fleet, net = gathered(path, workers, opt)
   return fleet, fleet:load(path, { dtype = opt and opt.dtype }, planner), net
 end
 
@@ -182,6 +187,77 @@ do
   engine:close()
 end
 
+-- One that is lost while layers are loaded, or while its link is measured, takes none; the others have them.
+for _, type in ipairs { "load", "hello" } do
+  local fleet, net = gathered(path, 3)
+  net.faults[2] = function(frame)
+    if frame.type ~= type or type == "hello" and not frame.data then return end
+    net.faults[2] = nil
+    net.lose(2)
+    net.connect(2)  -- and is back at once
+    return "silent"
+  end
+  local model = fleet:load(path, {}, function(workers)
+    for _, worker in ipairs(workers) do fleet:link(worker) end
+    return split { 2, 1, 2 }(workers)
+  end)
+  check(#fleet:ready() == (type == "load" and 3 or 2), "lost at %s: %d are ready", type, #fleet:ready())
+  check(texts(model, 5, tight) == expected, "lost at %s", type)
+end
+
+-- One that is reached by two addresses is one.
+do
+  local fleet, net = gathered(path, 3)
+  fleet.workers[3].about.id = fleet.workers[1].about.id
+  local ready = fleet:ready()
+  check(#ready == 2 and ready[1].name == "a" and ready[2].name == "b" and net.workers[3], "two ways to one worker")
+end
+
+-- All layers are here, since all workers were lost: who comes back is seen all the same.
+do
+  local fleet, model, net = fleet_of(path, function(workers)
+    return #workers > 0 and split { 3, 2 }(workers) or { { first = 0, count = 5 } }
+  end, 2)
+  local engine = model:engine { pages = 20 }
+  local opt = { ids = { 1, 2, 3, 4 }, max_tokens = 12, temperature = 0, stop_ids = {} }
+  local alone = table.concat(cases.alone(q.load(path), opt).output, " ")
+  for _, where in ipairs { "on a and b", "here", "on b" } do
+    local r = engine:submit(opt)
+    engine:step()
+    check((fleet.stages[1].worker ~= nil) == (where ~= "here"), "layers are not %s", where)
+    if where == "on a and b" then
+      net.lose(1)
+      net.lose(2)
+    end
+    engine:finish()
+    check(table.concat(r.output, " ") == alone, "layers %s: another text", where)
+    if where == "here" then net.connect(2) end
+    local till = q.time() + 0.3
+    repeat until q.time() > till
+  end
+  engine:close()
+end
+
+-- A worker that is lost while steps are measured: nothing is expected, and the texts are the same.
+for n = 1, 60, 7 do
+  local fleet, net = gathered(path, 2)
+  local planner, steps = planners.new(path, { context = 64, max_batch = 3, peer_memory = 1e9 }, fleet), 0
+  net.faults[1] = function(frame)
+    if frame.type == "step" then steps = steps + 1 end
+    return steps == n and "gone" or nil
+  end
+  local function ranges(workers)
+    local list = split { 3, 2 }(workers)
+    list.planned = { left_out = {}, seconds = 1, ranges = {} }
+    return list
+  end
+  local model = fleet:load(path, {}, ranges)
+  planner:calibrate(model)
+  check(fleet.lost == (steps >= n and 1 or 0), "lost at step %d of %d", n, steps)
+  check((planner:predict "one" == nil) == (fleet.lost == 1), "what is expected after a loss at step %d", n)
+  check(texts(model, 5, tight) == expected, "lost at step %d of those that are measured", n)
+end
+
 -- All are lost: what is lacking is said, and once one comes back the engine goes on.
 do
   local _, model, net = fleet_of(path, split { 3, 2 }, 2)
@@ -192,7 +268,8 @@ do
   net.lose(1)
   net.lose(2)
   local ok, err = pcall(engine.step, engine)
-  check(not ok and err.code == "memory" and err.message == "nobody is left", "all are lost: %s", tostring(err))
+  check(not ok and err.code == "peer" and err.message == "nobody can hold the layers (gone: a, b): nobody is left",
+    "all are lost: %s", tostring(err.message))
   net.connect(2)
   engine:finish()
   check(table.concat(r.output, " ") == table.concat(cases.alone(q.load(path), opt).output, " "), "after a return")

@@ -22,6 +22,7 @@ local options = {
   { "look into it", "recipes/inspect.lua" },
   { "the template chatml", "--template" },
   { "convert the unquantized model", "recipes/quantize.lua" },
+  { "the receiver's log says why", "receiver.log in the cache's folder remote" },
 }
 
 return function(text)

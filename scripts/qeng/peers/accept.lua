@@ -14,10 +14,13 @@ Accept.__index = Accept
 local most = 8           -- on their way at once
 local most_sources = 64  -- of one: whoever is killed and asks again is another
 
--- opt: peers (q.peers.open), folder, rate (bytes a second, of each), say(text).
+-- opt: peers (q.peers.open), folder, rate (bytes a second, of each), say(text), patience (seconds that one waits for
+-- who pushes it to come back: 60, as long as that one tries, deliveries.lua).
 function accepts.new(opt)
   q.fs.mkdir(opt.folder)
-  return setmetatable({ peers = opt.peers, folder = opt.folder, rate = opt.rate, say = opt.say, coming = {} }, Accept)
+  return setmetatable({
+    peers = opt.peers, folder = opt.folder, rate = opt.rate, say = opt.say, patience = opt.patience or 60, coming = {},
+  }, Accept)
 end
 
 -- Answers all who push it.
@@ -70,7 +73,7 @@ local function begin(self, offer)
   if count >= most then q.error("busy", ("%d files are coming already: try again later"):format(count)) end
   offer.tree = trees.new {
     peers = self.peers, sources = { offer.asked[1].peer }, hash = offer.hash, to = path, rate = self.rate,
-    say = self.say,
+    patience = self.patience, say = self.say,
   }
   self.coming[offer.name] = offer
   self.say(offer.name .. " is coming")
@@ -81,6 +84,7 @@ local function attempt(self, offer, fn, ...)
   local fine, result = pcall(fn, ...)
   if fine then return result end
   self.coming[offer.name] = nil
+  offer.tree:close()
   refuse(self, offer, result)
 end
 

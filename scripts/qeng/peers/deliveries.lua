@@ -42,6 +42,7 @@ local function liner()
   return function(done, total)
     first = first or done
     if done == first then return end
+    if q.time() < began + 0.5 and done < total then return end  -- too early to tell how fast it is
     local speed = (done - first) / math.max(q.time() - began, 1e-3)
     local text = ("%s of %s, %s/s"):format(progress.bytes(math.min(done, total)), progress.bytes(total),
       progress.bytes(math.floor(speed)))
@@ -165,6 +166,11 @@ function deliveries.pull(opt)
   }
   while not tree:done() do
     local event = peers:wait(tree:tick())
+    for i, peer in ipairs(numbers) do
+      if event and event.peer == peer and event.kind ~= "frame" then
+        speak:say(("%s is %s%s"):format(opt.from[i], event.kind, event.why and ": " .. event.why or ""))
+      end
+    end
     if event then tree:take(event) end
   end
   speak:finish()

@@ -174,6 +174,9 @@ function Files:take(event)
   return self.shelf:take(event)
 end
 
+-- Bytes of files that others have got.
+function Files:sent() return self.shelf.sent end
+
 function Files:tick() return self.shelf:tick() end
 
 return files

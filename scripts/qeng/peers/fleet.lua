@@ -13,6 +13,7 @@
 
 local caches = require "qeng.peers.cache"
 local models = require "qeng.model"
+local progress = require "qeng.console.progress"
 local q = require "qeng.core"
 local stages = require "qeng.peers.stage"
 local wires = require "qeng.peers.wire"
@@ -22,9 +23,12 @@ local Fleet = {}
 Fleet.__index = Fleet
 
 local probe = 2 ^ 20  -- bytes, to measure a link
+local slow = 0.5      -- seconds that these take, of a link that one of them tells enough about
 local retry = 30      -- seconds until a worker that failed is asked again
 local longest = 300   -- seconds in which one worker after the other may fail to take the layers
 local settle = 10     -- seconds that a worker has to be there before layers move to it while requests run
+local tells = 5       -- seconds, after which it is told that layers are being loaded
+local look = 0.25     -- seconds, after which an engine asks again who has come
 
 -- opt: peers (q.peers.open), files (peers/files.lua), wire (peers/wire.lua), say(text), patience (seconds in which a
 -- worker that lives has to answer a step, 5), grace (seconds in which one that was lost may come back, before its
@@ -35,7 +39,7 @@ function fleets.new(opt)
     patience = opt.patience or 5, grace = opt.grace or 3,
     workers = {}, stages = {}, caches = {}, pending = {}, requests = 0, numbers = 1,
     adapters = setmetatable({}, { __mode = "k" }), held = setmetatable({}, { __mode = "v" }), sent = {},
-    moved = 0, lost = 0, dropped = 0, waited = 0,
+    moved = 0, lost = 0, dropped = 0, waited = 0, looked = 0,
   }, Fleet)
 end
 
@@ -202,14 +206,32 @@ function Fleet:gather(seconds)
   return self:ready()
 end
 
--- Workers that can be planned with, in the order they were called.
-function Fleet:ready()
+-- Calls workers that were heard on the network since, if somebody listens (peers/init.lua): those who came later, or
+-- have another address now.
+local function call_who_is_heard(self)
+  for _, each in ipairs(self.heard and self.heard() or {}) do
+    local known = false
+    for _, worker in pairs(self.workers) do known = known or worker.address == each.address end
+    if not known then self:dial { each } end
+  end
+end
+
+-- Takes what has happened, without waiting.
+function Fleet:catch_up()
+  self.looked = q.time()
+  call_who_is_heard(self)
   while self:pump(0) do end
-  local list = {}
+end
+
+-- Workers that can be planned with, in the order they were called. One that is reached by two ways is one.
+function Fleet:ready()
+  self:catch_up()
+  local list, unique, seen = {}, {}, {}
   for _, worker in pairs(self.workers) do
     local about = worker.about
     if worker.failed and worker.failed < q.time() then worker.failed = nil end
-    if worker.here and about and not worker.hung and not worker.failed then
+    if worker.cut and worker.cut < q.time() then worker.cut = nil end
+    if worker.here and about and not worker.hung and not worker.failed and not worker.cut then
       if about.protocol ~= wires.protocol or about.version ~= q.version then
         if not worker.unlike then
           self.say(("peer %s is of qeng %s, this is %s: it is left out"):format(worker.name, tostring(about.version),
@@ -222,10 +244,16 @@ function Fleet:ready()
     end
   end
   table.sort(list, function(a, b) return a.peer < b.peer end)
-  return list
+  for _, worker in ipairs(list) do
+    local id = worker.about.id or worker
+    if not seen[id] then unique[#unique + 1] = worker end
+    seen[id] = true
+  end
+  return unique
 end
 
--- The link to a worker, measured once: {latency = seconds of a hop, bandwidth = bytes a second}.
+-- The link to a worker, measured once: {latency = seconds of a hop, bandwidth = bytes a second}. One
+-- that is lost over this is left alone for a while: its network carries small frames alone, perhaps.
 function Fleet:link(worker)
   if worker.link then return worker.link end
   local function seconds(bytes)
@@ -233,9 +261,20 @@ function Fleet:link(worker)
     self:await(self:post(worker, "hello", {}, nil, { data = bytes > 0 and ("\0"):rep(bytes) or nil }))
     return q.time() - began
   end
-  local round, sent = math.huge, math.huge
-  for _ = 1, 5 do round = math.min(round, seconds(0)) end
-  for _ = 1, 3 do sent = math.min(sent, seconds(probe)) end
+  local round, sent, times = math.huge, math.huge, 0
+  local ok, err = pcall(function()
+    for _ = 1, 5 do round = math.min(round, seconds(0)) end
+    repeat
+      sent, times = math.min(sent, seconds(probe)), times + 1
+    until times == 3 or sent > slow
+  end)
+  if not ok then
+    if type(err) == "table" and err.code == "peer" then
+      worker.cut, self.fresh = q.time() + retry, q.time() + retry
+      self.say(("peer %s was lost while its link was measured: it is left out for %d s"):format(worker.name, retry))
+    end
+    error(err, 0)
+  end
   worker.link = { latency = round / 2, bandwidth = probe / math.max(sent - round, 1e-6) }
   return worker.link
 end
@@ -275,6 +314,20 @@ local function drop(self, stage)
   end
 end
 
+-- The answer of a worker that loads layers; says now and then what it is waiting for.
+local function loaded(self, asked)
+  local began, told = self.files:sent(), q.time()
+  while not asked.answer and not asked.failed do
+    self:pump(0.5)
+    if q.time() >= told + tells then
+      told = q.time()
+      local sent = progress.bytes(self.files:sent() - began)
+      self.say(("peer %s loads its layers, %s sent"):format(asked.worker.name, sent))
+    end
+  end
+  return self:await(asked)
+end
+
 -- Has the layers lie as `ranges` says: {{worker = nil: in this process, first =, count =}...} in the order of layers.
 -- Stages that stay keep their weights.
 function Fleet:place(ranges)
@@ -296,7 +349,7 @@ function Fleet:place(ranges)
     end
   end
   for _, stage in ipairs(before) do drop(self, stage) end
-  self.stages = list
+  self.stages, self.planned = list, ranges.planned or self.planned
   for _, stage in ipairs(list) do
     if stage.worker and not stage.ready then begin_load(self, stage) end
   end
@@ -305,17 +358,34 @@ function Fleet:place(ranges)
   end
   for _, stage in ipairs(list) do
     if stage.worker and not stage.ready then
-      local said = q.try(q.json.decode, self:await(stage.asked).text)
+      local said = q.try(q.json.decode, loaded(self, stage.asked).text)
       stage.ready, stage.bytes = true, type(said) == "table" and said.bytes or nil
     end
   end
 end
 
+-- f(), again and again while workers are lost meanwhile. Raises why it cannot be, after waiting a little for a worker
+-- that comes back where the others have too little memory.
+local function persist(self, f)
+  local till = q.time() + self.grace
+  while true do
+    local ok, result = pcall(f)
+    if ok then return result end
+    local code = type(result) == "table" and result.code
+    if code ~= "peer" and (code ~= "memory" or q.time() > till) or q.time() > till + longest then
+      error(result, 0)
+    elseif code == "memory" then
+      self:pump(0.1)
+    end
+  end
+end
+
 -- The model at `path`. opt: of q.load. planner(workers): the ranges (Fleet:place) of its layers among this process and
--- those workers; an error of code "memory" where they cannot hold it.
+-- those workers; an error of code "memory" where they cannot hold it. ranges.planned, if it is there, is kept in
+-- `planned`.
 function Fleet:load(path, opt, planner)
   self.planner = planner
-  local ranges, layers = planner(self:ready()), 0
+  local ranges, layers = persist(self, function() return planner(self:ready()) end), 0
   for _, range in ipairs(ranges) do layers = layers + range.count end
   local own = { range = { first = 0, count = 0, ends = true, layers = layers } }
   for key, value in pairs(opt) do own[key] = value end
@@ -323,7 +393,11 @@ function Fleet:load(path, opt, planner)
   self.model = models.load(path, own)
   self.model.peers = self
   self.wire = wires.new(self.wire_name, self.model)
-  self:place(ranges)
+  persist(self, function()
+    local first = ranges
+    ranges = nil
+    self:place(first or planner(self:ready()))
+  end)
   self.fresh = nil
   return self.model
 end
@@ -410,6 +484,7 @@ end
 -- Whether layers had better lie elsewhere, since workers have come: for an engine that is idle, or after a while for
 -- one that is not, as moving costs it a pause.
 function Fleet:wants_move(idle)
+  if q.time() >= self.looked + look then self:catch_up() end
   if not self.fresh or q.time() < self.fresh + (idle and 0 or settle) then return false end
   self.fresh = nil
   local ok, ranges = pcall(self.planner, self:ready())
@@ -419,31 +494,30 @@ end
 -- Gives the layers of workers that are lost to those who can hold them. All sequences' states are empty afterwards.
 -- Raises why that cannot be, after waiting a little for a worker that comes back.
 function Fleet:recover()
-  local till = q.time() + self.grace
   self.predicted = nil  -- it was of other machines
-  while true do
-    local before = self.stages
-    local ok, err = pcall(function()
-      self:place(self.planner(self:ready()))
-      for cache in pairs(self.caches) do cache:open() end
-    end)
-    if ok then
-      for _, stage in ipairs(self.stages) do
-        local stays = false
-        for _, old in ipairs(before) do stays = stays or old == stage end
-        if not stays then
-          self.moved = self.moved + stage.count
-          self.say(("layers %d to %d are now %s"):format(stage.first, stage.first + stage.count - 1,
-            stage.worker and "on peer " .. stage.worker.name or "here"))
-        end
-      end
-      return
+  local before
+  local ok, err = pcall(persist, self, function()
+    before = self.stages
+    self:place(self.planner(self:ready()))
+    for cache in pairs(self.caches) do cache:open() end
+  end)
+  if not ok then
+    if type(err) ~= "table" or err.code ~= "memory" then error(err, 0) end
+    local away = {}
+    for _, worker in pairs(self.workers) do
+      if not worker.here then away[#away + 1] = worker.name end
     end
-    local code = type(err) == "table" and err.code
-    if code ~= "peer" and (code ~= "memory" or q.time() > till) or q.time() > till + longest then
-      error(err, 0)
-    elseif code == "memory" then
-      self:pump(0.1)
+    table.sort(away)
+    local lost = #away == 0 and "" or (" (gone: %s)"):format(table.concat(away, ", "))
+    error({ code = "peer", message = ("nobody can hold the layers%s: %s"):format(lost, err.message) }, 0)
+  end
+  for _, stage in ipairs(self.stages) do
+    local stays = false
+    for _, old in ipairs(before) do stays = stays or old == stage end
+    if not stays then
+      self.moved = self.moved + stage.count
+      self.say(("layers %d to %d are now %s"):format(stage.first, stage.first + stage.count - 1,
+        stage.worker and "on peer " .. stage.worker.name or "here"))
     end
   end
 end

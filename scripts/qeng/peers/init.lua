@@ -22,8 +22,9 @@ local wires = require "qeng.peers.wire"
 
 local peers = {}
 
-local answer_within = 10  -- seconds, for workers that are called
-local search = 1.5        -- seconds to listen for those that are not
+local answer_within = 10  -- seconds, for workers that are called by their addresses
+local found_within = 4    -- seconds, for those that were found
+local search = 1.5        -- seconds to listen for them
 
 options.set("peers", {
   { "peers", {}, "workers that compute layers of the model: HOST:PORT,... or auto, those found on the local network; "
@@ -45,14 +46,20 @@ local function addresses(opt, path, fleet)
     for _, each in ipairs(fleet.devices) do list[#list + 1] = { address = each.address, name = each.name } end
     return list
   end
-  local found = q.peers.find { keys = opt.peer_keys, seconds = search }
+  local ear, found, till = q.peers.listen { keys = opt.peer_keys }, {}, q.time() + search
+  repeat
+    for _, each in ipairs(ear:heard(0.1)) do found[#found + 1] = each end
+  until q.time() >= till
   if #found == 0 then
     q.error("peer", "no worker whose key is known was heard on the local network: start recipes/worker.lua there, make "
       .. "the keys known (q.keys), or give --peers HOST:PORT")
   end
-  local list = {}
-  for i, each in ipairs(found) do list[i] = { address = each.address, key = each.name } end
-  return list
+  local function called(list)
+    for i, each in ipairs(list) do list[i] = { address = each.address, key = each.name } end
+    return list
+  end
+  fleet.heard = function() return called(ear:heard(0)) end  -- who comes later
+  return called(found)
 end
 
 -- The ranges that opt.peer_ranges says; nil where a worker of them that was here is not any more.
@@ -82,9 +89,10 @@ local function tell(fleet, planner, planned)
   if not planned then return end
   for _, out in ipairs(fleet.planned.left_out) do say(("%s is left out: %s"):format(out.peer, out.why)) end
   local one, batch = planner:predict "one", planner:predict "batch"
+  if not one or not batch then return end  -- a worker was lost meanwhile
   fleet.predicted, fleet.hop = { one = one, batch = batch }, planner.hop.one
-  say(("expected: %.1f tokens/s of one request, %.1f of %d"):format(one.tokens_per_second, batch.tokens_per_second,
-    planner.opt.max_batch or 1))
+  say(("expected: %.1f tokens/s of one request, %.1f of %d, at a context of %d tokens"):format(one.tokens_per_second,
+    batch.tokens_per_second, planner.opt.max_batch or 1, planner:context()))
 end
 
 function peers.load(path, opt)
@@ -94,7 +102,7 @@ function peers.load(path, opt)
     peers = transport, files = files.of_model(path, transport), wire = opt.peer_wire, say = say,
   }
   fleet:dial(addresses(opt, path, fleet))
-  local ready = fleet:gather(answer_within)
+  local ready = fleet:gather(fleet.heard and found_within or answer_within)
   for _, worker in pairs(fleet.workers) do
     if not worker.about then say(("%s does not answer: %s"):format(worker.name, worker.why or "silent")) end
   end

@@ -29,6 +29,9 @@ return function(opt)
     say = print,
   }
   local host = opt.listen:match "^(.*):%d+$" or opt.listen
-  if not opt.silent then worker.beacon = q.peers.beacon { peers = transport } end
+  if not opt.silent then
+    worker.beacon = q.peers.beacon { peers = transport }
+    worker:look_for_networks()
+  end
   return worker, ("%s:%d"):format(host, transport:port())
 end

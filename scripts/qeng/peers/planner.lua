@@ -78,7 +78,8 @@ local function given(self, workers, kind, cost)
   return what
 end
 
-local function context_of(self)
+-- Tokens of the sequences that are planned for.
+function Planner:context()
   local context = self.opt.context
   return context and context > 0 and context or 4096
 end
@@ -90,13 +91,14 @@ local function groups_of(self, stages)
   return math.ceil(batch / math.ceil(batch / math.max(1, stages)))
 end
 
--- The ranges of layers for these workers and this process (Fleet:place), as layers are best for the batch.
+-- The ranges of layers for these workers and this process (Fleet:place), as layers are best for the batch; `planned` of
+-- them is what assign.plan found.
 function Planner:ranges(workers)
   local found, groups
   local planned_for = groups_of(self, #self.fleet.stages)
   repeat
     groups = planned_for
-    found = assign.plan(given(self, workers, "batch", cost_of(self, context_of(self), groups)))
+    found = assign.plan(given(self, workers, "batch", cost_of(self, self:context(), groups)))
     local used = 0
     for _, range in ipairs(found.ranges) do used = used + (range.count > 0 and 1 or 0) end
     planned_for = groups_of(self, used)
@@ -108,7 +110,7 @@ function Planner:ranges(workers)
       ranges[#ranges + 1] = { worker = named[range.peer], first = range.first, count = range.count }
     end
   end
-  self.fleet.planned = found
+  ranges.planned = found
   return ranges
 end
 
@@ -127,21 +129,25 @@ local function as_ranges(self)
 end
 
 -- What a step of this kind, over sequences of so many tokens, takes as layers lie now: {seconds = in which each
--- sequence gets a token, tokens_per_second =}.
+-- sequence gets a token, tokens_per_second =}. nil where a worker that has layers is lost.
 local function time_of(self, kind, context)
+  for _, stage in ipairs(self.fleet.stages) do
+    if not self.fleet.stands(stage) then return nil end
+  end
   local cost = cost_of(self, context, groups_of(self, #self.fleet.stages))
   local time = assign.time(given(self, self.fleet:ready(), kind, cost), as_ranges(self))
   local seconds = time.seconds * (self.rest[kind] or 1)
   return { seconds = seconds, tokens_per_second = (kind == "one" and 1 or self.opt.max_batch or 1) / seconds }
 end
 
--- The same of the sequences that are planned for.
-function Planner:predict(kind) return time_of(self, kind, context_of(self)) end
+-- The same of the sequences that are planned for. nil where steps could not be measured, too.
+function Planner:predict(kind) return self.measured and time_of(self, kind, self:context()) or nil end
 
 -- Times steps of so many sequences: {stages = seconds of a step in each, ends = of this process beside layers, hop = on
--- the way to a worker and back (of one sequence), round = until each sequence has got a token}.
+-- the way to a worker and back (of one sequence), round = until each sequence has got a token}. nil where layers moved
+-- meanwhile, since a worker was lost.
 local function timed_steps(self, model, rows)
-  local fleet = self.fleet
+  local fleet, lying = self.fleet, self.fleet.stages
   local engine = model:engine {
     max_batch = rows, context = short, kv = kv_option(self.opt), remember = false,
     pages = rows * paged.pages(model, short),
@@ -169,6 +175,7 @@ local function timed_steps(self, model, rows)
     for _, stage in ipairs(fleet.stages) do stage.steps, stage.computed = 0, 0 end
     local waited, began, before = fleet.waited, q.time(), tokens()
     repeat engine:step() until tokens() >= before + timed * rows
+    if fleet.stages ~= lying then break end
     local round = {
       elapsed = q.time() - began, waited = fleet.waited - waited, computed = {}, steps = fleet.stages[1].steps,
       turns = (tokens() - before) / rows,
@@ -177,6 +184,7 @@ local function timed_steps(self, model, rows)
     if number > 0 and (not best or round.elapsed / round.turns < best.elapsed / best.turns) then best = round end
   until number >= rounds and q.time() >= until_then or number == most
   engine:close()
+  if fleet.stages ~= lying then return nil end
   local own, remote, workers, count = 0, 0, 0, math.max(1, best.steps)
   for i, stage in ipairs(fleet.stages) do
     if stage.worker then
@@ -192,15 +200,19 @@ local function timed_steps(self, model, rows)
   }
 end
 
--- Measures steps through the layers as they lie, of one sequence and of the batch.
+-- Measures steps through the layers as they lie, of one sequence and of the batch. Returns whether they stayed there.
 function Planner:measure(model)
   local fleet, ranges = self.fleet, as_ranges(self)
-  self.share, self.ends, self.hop, self.rest = {}, nil, {}, {}
+  self.share, self.ends, self.hop, self.rest, self.measured = {}, nil, {}, {}, false
   local ends, round, alone = {}, {}, (self.opt.max_batch or 1) == 1
   for _, kind in ipairs(alone and { "one" } or { "one", "batch" }) do
     local cost = cost_of(self, short, groups_of(self, #fleet.stages))
     local _, times = assign.time(given(self, fleet:ready(), kind, cost), ranges)
     local found = timed_steps(self, model, kind == "one" and 1 or self.opt.max_batch)
+    if not found then
+      self.share, self.hop = {}, {}
+      return false
+    end
     local share = {}
     for i, range in ipairs(ranges) do
       local computed, predicted = 0, times[i].seconds - (range.peer == "here" and times.ends or 0)
@@ -217,18 +229,34 @@ function Planner:measure(model)
   end
   self.ends = ends
   -- What stages, ends and hops do not explain: machines that share cores, or wait for each other.
-  for kind, seconds in pairs(round) do self.rest[kind] = seconds / time_of(self, kind, short).seconds end
+  for kind, seconds in pairs(round) do
+    local time = time_of(self, kind, short)
+    self.rest[kind] = time and seconds / time.seconds
+  end
+  self.measured = true
+  return true
 end
 
 -- Measures, and has the layers lie better if what was measured says so.
-function Planner:calibrate(model)
-  self:measure(model)
+local function calibrate(self, model)
   local fleet = self.fleet
-  local before = self:predict "batch"
-  local ranges = self:ranges(fleet:ready())
-  if fleet:lies_so(ranges) or fleet.planned.seconds > worth * before.seconds then return end
-  fleet:place(ranges)
-  self:measure(model)
+  if not self:measure(model) then return end  -- a worker was lost: the engine that comes plans anew
+  local before, ranges = self:predict "batch", self:ranges(fleet:ready())
+  if fleet:lies_so(ranges) then
+    fleet.planned = ranges.planned
+  elseif before and ranges.planned.seconds <= worth * before.seconds then
+    fleet:place(ranges)
+    self:measure(model)
+  end
+end
+
+-- The same; a worker that is lost meanwhile takes no layers, and nothing is expected then.
+function Planner:calibrate(model)
+  local ok, err = pcall(calibrate, self, model)
+  if ok then return end
+  if type(err) ~= "table" or err.code ~= "peer" then error(err, 0) end
+  self.fleet:recover()
+  self.measured = false
 end
 
 return planners

@@ -107,6 +107,9 @@ function Tree:tick()
   return wait
 end
 
+-- Ends without it: what came is kept, for whoever wants the same again.
+function Tree:close() self.current:close() end
+
 function Tree:done() return self.finished == true end
 
 return trees

@@ -22,6 +22,8 @@ local workers = {}
 local Worker = {}
 Worker.__index = Worker
 
+local networks_every = 5  -- seconds, after which beacons go out on networks that have come
+
 -- opt: peers (of q.peers.open), files (peers/files.lua), name, memory (the most bytes that stages may take), limits (of
 -- q.limits), weights (as for q.load), say(text).
 function workers.new(opt)
@@ -29,6 +31,7 @@ function workers.new(opt)
   return setmetatable({
     peers = opt.peers, files = opt.files, name = opt.name, memory = opt.memory, weights = opt.weights,
     say = opt.say or function() end, device = device.description or device.name, limits = opt.limits, guests = {},
+    id = q.host.hash(("%s %.9f %s"):format(opt.name, q.time(), tostring({}))),  -- whichever way it is reached
   }, Worker)
 end
 
@@ -37,7 +40,8 @@ function Worker:about()
   local held = 0
   for _, account in pairs(q.memory()) do held = held + account.bytes end
   return {
-    protocol = wires.protocol, version = q.version, name = self.name, device = self.device, limits = self.limits,
+    protocol = wires.protocol, version = q.version, name = self.name, id = self.id, device = self.device,
+    limits = self.limits,
     memory = self.memory, free = math.max(0, self.memory - held), files = q.json.array(self.files:hashes()),
   }
 end
@@ -222,12 +226,25 @@ function Worker:take(event)
   end
 end
 
+-- Sends beacons on the networks that there are now, and says which where they are others.
+function Worker:look_for_networks()
+  local there = table.concat(self.beacon:refresh(), ", ")
+  if there == self.there then return end
+  self.there = there
+  self.say(there == "" and "no network to be found on: others need this machine's address" or "found as " .. there)
+end
+
 -- Serves until it is told to end.
 function Worker:run()
   q.host.defer_interrupt(true)
+  local looked = q.time()
   while not q.host.interrupted() do
     local event = self.peers:wait(math.min(0.25, self.files:tick()))
     if event then self:take(event) end
+    if self.beacon and q.time() > looked + networks_every then
+      looked = q.time()
+      self:look_for_networks()
+    end
   end
   for peer in pairs(self.guests) do leave(self, peer) end
   q.host.defer_interrupt(false)

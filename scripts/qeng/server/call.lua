@@ -4,7 +4,8 @@
 local problem = require "qeng.server.problem"
 local q = require "qeng.core"
 
-local most = 1024  -- answers to a request: prompts times n
+local most = 1024                       -- answers to a request: prompts times n
+local retry = { ["retry-after"] = "3" }  -- after an error of peers, of which another may have come
 
 local Call = {}
 Call.__index = Call
@@ -89,7 +90,7 @@ function Call:fail(err)
     if self.broken then self.broken(body) else self:send(body, body.type) end
     self:close()
   elseif not self.status then
-    self:reply(status, body, type(err) == "table" and err.headers or nil)
+    self:reply(status, body, type(err) == "table" and (err.headers or err.code == "peer" and retry) or nil)
   end
   return detail
 end

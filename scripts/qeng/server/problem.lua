@@ -23,15 +23,19 @@ local function kind(status)
   return status < 500 and "invalid_request_error" or "server_error"
 end
 
+local statuses = { value = 400, template = 400, peer = 503 }
+
 -- The status of an error that a route raised, what its body says, and for the log what it does not say. An error of
--- code "value" is about what was sent, and one of a chat template about the messages that it was given.
+-- code "value" is about what was sent, one of a chat template about the messages that it was given, and one of peers
+-- about machines that are gone: another try may find them.
 function problem.of(err)
   local ours = type(err) == "table"
-  local status = ours and (err.status or (err.code == "value" or err.code == "template") and 400) or 500
+  local status = ours and (err.status or statuses[err.code]) or 500
   local message = status ~= 500 and err.message or "the server failed at this request; its log says how"
   local body = { message = message, type = kind(status), param = q.json.null, code = q.json.null }
   if ours then body.param, body.code = err.param or body.param, err.word or body.code end
-  return status, { error = body }, status == 500 and tostring(ours and err.message or err) or nil
+  local failure = status == 500 or ours and err.code == "peer"
+  return status, { error = body }, failure and tostring(ours and err.message or err) or nil
 end
 
 return problem

@@ -16,8 +16,8 @@ Team.__index = Team
 -- Fields: rank (from 0), size, first (whether it is rank 0), job (Ranks; nil: the process is alone).
 local alone = setmetatable({ rank = 0, size = 1, first = true }, Team)
 
--- Refuses a task of Slurm's that no MPI joins: each would train the whole model, into one folder. (The script of a batch
--- job is no task, and has no SLURM_STEP_NUM_TASKS.)
+-- Refuses a task of Slurm's that no MPI joins: each would train the whole model, into one folder. (The script of a
+-- batch job is no task, and has no SLURM_STEP_NUM_TASKS.)
 local function refuse_lone_task()
   local tasks = tonumber(os.getenv "SLURM_STEP_NUM_TASKS") or 1
   if tasks < 2 then return end

@@ -156,6 +156,28 @@ inline Sources sources_of(const PagedTile& tile, int64_t begin, int64_t count) {
   return {codes, {key, count - key, padded(last), 0, with_some}, first, count};
 }
 
+// Calls f(codes, exact) for runs of rows, with what these take of the two parts: of a mixed tile each row takes a key from
+// one of them, and rows that follow each other take nearly the same.
+template <class F>
+void each_rows(const PagedTile& tile, const Sources& sources, int64_t begin, F f) {
+  constexpr int64_t kQueries = 8;
+  if (!sources.mixed()) return f(sources.codes, sources.exact);
+  for (int64_t query = 0; query < tile.queries; query += kQueries) {
+    const int64_t end = query + kQueries < tile.queries ? query + kQueries : tile.queries;
+    const int64_t tail = tile.first_end + query - tile.exact_last - begin;
+    const auto of_these = [&](Part part, int64_t key, int64_t past) {  // its rows among these, and its keys key .. past
+      const int64_t low = query * tile.group, high = end * tile.group;
+      const int64_t row = part.row > low ? part.row : low;
+      const int64_t row_end = part.row + part.rows < high ? part.row + part.rows : high;
+      return Part{key, past - key, part.column + key - part.key, row, row_end > row ? row_end - row : 0};
+    };
+    const Part &codes = sources.codes, &exact = sources.exact;
+    const int64_t last = within(tail + end - query - 1, codes.keys), lowest = within(tail, sources.count) / 16 * 16;
+    f(of_these(codes, codes.key, last > sources.first ? last : sources.first),
+      of_these(exact, lowest > exact.key ? lowest : exact.key, sources.count));
+  }
+}
+
 // The memory of a tile's arithmetic. keys: [dim, kTileKeys]; values: keys too, before; factors: of columns of scores
 struct PagedWork {
   float *scores, *scales, *factors, *keys, *values;
@@ -196,8 +218,9 @@ void score_keys(const PagedTile& tile, const PagedWork& work, const Sources& sou
   const PagedSide& side = tile.keys;
   const int64_t dim = padded(side.dim), stride = sources.stride();
   const auto score = [&](const Part& part, const float* keys, const float* scales) {
-    multiply<false>(part.rows, side.dim, padded(part.keys), q + part.row * dim, dim, 1, keys, kTileKeys,
-                    work.scores + part.row * stride + part.column, stride, scales);
+    if (part.rows > 0 && part.keys > 0)
+      multiply<false>(part.rows, side.dim, padded(part.keys), q + part.row * dim, dim, 1, keys, kTileKeys,
+                      work.scores + part.row * stride + part.column, stride, scales);
   };
   const auto gather = [&](Stored stored, const void* pool, const int32_t* pages, int64_t key, int64_t count) {
     gather_rows(tile, stored, pool, pages, side.dim, begin + key, count, work.values);
@@ -207,16 +230,19 @@ void score_keys(const PagedTile& tile, const PagedWork& work, const Sources& sou
   const Part &codes = sources.codes, &exact = sources.exact;
   if (!side.codes) {
     gather(side.stored, side.pool, tile.pages, 0, sources.count);
-    score(codes, work.keys, nullptr);
-    return score(exact, work.keys + exact.key, nullptr);
+    return each_rows(tile, sources, begin, [&](const Part& some, const Part& others) {
+      score(some, work.keys, nullptr);
+      score(others, work.keys + others.key, nullptr);
+    });
   }
   if (codes.keys > 0) {
     decode_keys(tile, work, sources, begin);
-    score(codes, work.keys, work.scales);
+    each_rows(tile, sources, begin, [&](const Part& some, const Part&) { score(some, work.keys, work.scales); });
   }
   if (exact.keys == 0) return;
   gather(side.exact_stored, side.exact, tile.exact_pages, exact.key, exact.keys);
-  score(exact, work.keys, nullptr);
+  each_rows(tile, sources, begin,
+            [&](const Part&, const Part& others) { score(others, work.keys + others.key - exact.key, nullptr); });
 }
 
 // A row of scores to exponentials, times the factors of their columns where these are given.
@@ -243,21 +269,24 @@ void add_values(const PagedTile& tile, const PagedWork& work, const Sources& sou
   const PagedSide& side = tile.values;
   const int64_t wide = padded(side.dim), stride = sources.stride();
   const auto add = [&](const Part& part, const float* values) {
-    multiply<true>(part.rows, part.keys, wide, work.scores + part.row * stride + part.column, stride, 1, values, wide,
-                   o + part.row * wide, wide);
+    if (part.rows > 0 && part.keys > 0)
+      multiply<true>(part.rows, part.keys, wide, work.scores + part.row * stride + part.column, stride, 1, values, wide,
+                     o + part.row * wide, wide);
   };
   const Part &codes = sources.codes, &exact = sources.exact;
   if (!side.codes) {
     gather_rows(tile, side.stored, side.pool, tile.pages, side.dim, begin, sources.count, work.values);
-    if (codes.keys > 0) add(codes, work.values);
-    if (exact.keys > 0) add(exact, work.values + exact.key * wide);
-    return;
+    return each_rows(tile, sources, begin, [&](const Part& some, const Part& others) {
+      add(some, work.values);
+      add(others, work.values + others.key * wide);
+    });
   }
-  if (codes.keys > 0) add(codes, work.values);
+  if (codes.keys > 0) each_rows(tile, sources, begin, [&](const Part& some, const Part&) { add(some, work.values); });
   if (exact.keys == 0) return;
   gather_rows(tile, side.exact_stored, side.exact, tile.exact_pages, side.dim, begin + exact.key, exact.keys,
               work.values);
-  add(exact, work.values);
+  each_rows(tile, sources, begin,
+            [&](const Part&, const Part& others) { add(others, work.values + (others.key - exact.key) * wide); });
 }
 
 void attend(const PagedTile& tile, float* q, float* scratch, const Sums& all) {
