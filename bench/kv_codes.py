@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A prompt of 2048 tokens and decoding at 8000 of SmolLM2's released Q4_1 file, by how the cache keeps keys and values: qeng with f16 and codes,
-llama.cpp (the prebuilt one of xllamacpp) with f16 and q4_0, all in turns. Each figure is the median of its rounds; a ratio is the median of
+llama.cpp (the prebuilt one of xllamacpp) with f16 and q4_0, all in turns, and qeng's prompts in one process. Each figure is the median of its rounds; a ratio is the median of
 the rounds' ratios to the f16 cache of the same program, so that a machine that changes its speed changes both sides.
-   ~/.cache/qeng-peers/*/bin/python bench/kv_codes.py [--rounds 3] [--threads 2]      after scripts/test --peers, which makes that environment"""
+   ~/.cache/qeng-peers/*/bin/python bench/kv_codes.py [--rounds 3] [--threads 2] [--only qeng]      after scripts/test --peers, which makes that environment"""
 import argparse
 import json
 import os
@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "tests/peers"))
 import llama  # noqa: E402
 from peers import smollm2  # noqa: E402
 
-PROMPT, CONTEXT, STEPS = 2048, 8000, 32  # the model's own context is 8192
+PROMPT, TURNS, CONTEXT, STEPS = 2048, 5, 8000, 32  # the model's own context is 8192
 TYPES = {"f16": 1, "q4_0": 2}  # ggml_type
 
 
@@ -47,23 +47,36 @@ def of_llama(path, kind, threads):
     return PROMPT / min(prompts), 1 / statistics.median(steps)
 
 
+def qeng(*words):
+    return subprocess.run([str(ROOT / "build/release/qeng"), *map(str, words)], check=True, capture_output=True, text=True, cwd=ROOT).stdout
+
+
 def of_qeng(path, kind, threads):
+    """Decoding alone: prompts are in one process, in turns (prompts_of_qeng)."""
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "decode.json")
-        subprocess.run([str(ROOT / "build/release/qeng"), str(ROOT / "recipes/bench_decode.lua"), "--model", str(path), "--batch", "1", "--context", str(CONTEXT), "--tokens", str(STEPS),
-                        "--prompt", str(PROMPT), "--repeats", "5", "--kv", kind, "--threads", str(threads), "--out", out], check=True, capture_output=True)
-        found = json.load(open(out))
-        return found["prefill"]["tokens_per_second"], found["decode"][0]["tokens_per_second"]
+        qeng("recipes/bench_decode.lua", "--model", path, "--batch", 1, "--context", CONTEXT, "--tokens", STEPS, "--prompt", 16, "--repeats", 1, "--kv", kind, "--threads", threads, "--out", out)
+        return None, json.load(open(out))["decode"][0]["tokens_per_second"]
+
+
+def prompts_of_qeng(path, kinds, threads):
+    seconds = json.loads(qeng("bench/kv_prompt.lua", path, PROMPT, TURNS, threads, *kinds))
+    return {kind: PROMPT / statistics.median(of_kind) for kind, of_kind in seconds.items()}
 
 
 SIDES = [("qeng", of_qeng, "f16"), ("qeng", of_qeng, "tq4"), ("qeng", of_qeng, "tq3"), ("llama.cpp", of_llama, "f16"), ("llama.cpp", of_llama, "q4_0")]
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--rounds", type=int, default=3)
 parser.add_argument("--threads", type=int, default=2)
+parser.add_argument("--only", choices=["qeng", "llama.cpp"], help="one of the programs")
 options = parser.parse_args()
+SIDES = [side for side in SIDES if options.only in (None, side[0])]
 rounds = []
 for number in range(options.rounds):
     rounds.append({(name, kind): measure(smollm2(), kind, options.threads) for name, measure, kind in SIDES})
+    kinds = [kind for name, _, kind in SIDES if name == "qeng"]
+    for kind, speed in prompts_of_qeng(smollm2(), kinds, options.threads).items() if kinds else ():
+        rounds[-1]["qeng", kind] = speed, rounds[-1]["qeng", kind][1]
     print(f"round {number + 1}, load {os.getloadavg()[0]:.1f}: " +
           ", ".join(f"{name} {kind} {prompt:.0f} {decode:.1f}" for (name, kind), (prompt, decode) in rounds[-1].items()), flush=True)
 print(f"\n| {options.threads} threads | prompt of {PROMPT}, tokens/s | of f16 | decoding at {CONTEXT}, tokens/s | of f16 |\n|---|---|---|---|---|")

@@ -2,13 +2,14 @@
 -- killed, stopped, told to end, cut off, slowed, sent flipped bits, and lose what they were sent, while requests run.
 -- Each request gets the tokens of one process, and no step takes over 5 s.
 --   QENG_KEYS=$(mktemp -d) FAULTS=100 build/release/qeng tests/campaigns/peer_faults.lua MODEL     needs flaky_proxy
---   built
+--   built; MINUTES=60 instead: as many as come in that time
 local fleets = require "qeng.peers.fleet"
 local files = require "qeng.peers.files"
 local q = require "qeng"
 
 local path = assert(arg[1], "usage: peer_faults.lua MODEL")
 local faults, longest_step = tonumber(os.getenv "FAULTS" or 100), tonumber(os.getenv "STEP" or 5)
+local minutes = tonumber(os.getenv "MINUTES" or "")
 local proxy_program = os.getenv "PROXY" or "build/release/tests/flaky_proxy"
 math.randomseed(tonumber(os.getenv "QENG_SEED" or 4711))
 q.device { threads = 1 }
@@ -120,8 +121,32 @@ local engine = model:engine { max_batch = 4, context = 512 }
 local running, next_request, done, wrong, slowest, over = {}, 0, 0, 0, 0, 0
 local landed, hurt, next_fault, began = 0, nil, q.time() + 1, q.time()
 
-while landed < faults or hurt or #running > 0 do
-  while #running < 4 and (landed < faults or hurt) do
+local function more()
+  if minutes then return q.time() < began + 60 * minutes end
+  return landed < faults
+end
+
+-- Bytes of a process that are in memory.
+local function resident(pid)
+  local text = q.try(q.fs.read, ("/proc/%s/status"):format(pid))
+  return text and tonumber(text:match "VmRSS:%s*(%d+)" or 0) * 1024 or 0
+end
+local told = began
+local function tell_memory()
+  if q.time() < told + (minutes and 6 * minutes or 60) then return end
+  told = q.time()
+  local parts = {}
+  for i, worker in ipairs(workers) do
+    parts[i] = worker.process and ("%.0f"):format(resident(worker.process:pid()) / 1e6) or "-"
+  end
+  print(("after %.0f s, %d faults, %d requests: %.1f MB, workers %s"):format(told - began, landed, done,
+    resident "self" / 1e6, table.concat(parts, ", ")))
+  io.stdout:flush()
+end
+
+while more() or hurt or #running > 0 do
+  tell_memory()
+  while #running < 4 and (more() or hurt) do
     local i = next_request % 60
     next_request = next_request + 1
     running[#running + 1] = { i = i, request = engine:submit(request(i)) }
@@ -153,7 +178,7 @@ while landed < faults or hurt or #running > 0 do
   if hurt and now > hurt.till then
     hurt.mend(hurt.worker)
     hurt, next_fault = nil, now + 0.3 + math.random() * 1.5
-  elseif not hurt and landed < faults and now > next_fault then
+  elseif not hurt and more() and now > next_fault then
     local kind, worker = kinds[math.random(#kinds)], workers[math.random(3)]
     hurt = { what = kind[1], worker = worker, mend = kind[3], till = now + 0.2 + math.random() * 3 }
     landed = landed + 1
