@@ -147,16 +147,24 @@ refused("closed", "were closed", peers.wait, peers, 0)
 
 -- Discovery, where this machine has an interface that broadcasts.
 local listener = q.peers.open { keys = ben, listen = "127.0.0.1:0" }
-local told, beacon = pcall(q.peers.beacon, { peers = listener, port = 28798 })
-if told then
+local heard, ear = pcall(q.peers.listen, { keys = anna, port = 28798 })
+local beacon = q.peers.beacon { peers = listener, port = 28798 }
+if heard then
+  assert(#beacon:refresh() > 0)
   local found = q.peers.find { keys = anna, port = 28798, seconds = 3 }
-  assert(#found == 1 and found[1].name == "ben" and found[1].public == other.public)
+  assert(#found == #beacon:refresh() and found[1].name == "ben" and found[1].public == other.public)
   assert(found[1].address:match ":(%d+)$" == tostring(listener:port()))
+  local addresses = {}
+  for _, each in ipairs(ear:heard(1)) do
+    assert(each.name == "ben" and not addresses[each.address], "each is told once")
+    addresses[each.address] = true
+  end
+  assert(addresses[found[1].address] and #ear:heard(1) == 0)
   q.keys { folder = anna, forget = "ben" }
   assert(#q.peers.find { keys = anna, port = 28798, seconds = 1 } == 0)
   beacon:close()
 else
-  assert(beacon.code == "io", beacon.message)
+  assert(ear.code == "io" and #beacon:refresh() == 0, ear.message)
 end
 -- A process that exits with all of it open does so in order.
 script = folder .. "/exit.lua"
