@@ -126,10 +126,10 @@ local function more()
   return landed < faults
 end
 
--- Bytes of a process that are in memory.
-local function resident(pid)
+-- Bytes of a process that are in memory: RssAnon, its own, or RssFile, of mapped files.
+local function resident(pid, which)
   local text = q.try(q.fs.read, ("/proc/%s/status"):format(pid))
-  return text and tonumber(text:match "VmRSS:%s*(%d+)" or 0) * 1024 or 0
+  return text and tonumber(text:match(which .. ":%s*(%d+)") or 0) * 1024 or 0
 end
 local told = began
 local function tell_memory()
@@ -137,10 +137,11 @@ local function tell_memory()
   told = q.time()
   local parts = {}
   for i, worker in ipairs(workers) do
-    parts[i] = worker.process and ("%.0f"):format(resident(worker.process:pid()) / 1e6) or "-"
+    parts[i] = worker.process and ("%.0f"):format(resident(worker.process:pid(), "RssAnon") / 1e6) or "-"
   end
-  print(("after %.0f s, %d faults, %d requests: %.1f MB, workers %s"):format(told - began, landed, done,
-    resident "self" / 1e6, table.concat(parts, ", ")))
+  local own, mapped = resident("self", "RssAnon"), resident("self", "RssFile")
+  print(("after %.0f s, %d faults, %d requests: %.1f MB, %.1f of files, workers %s"):format(told - began, landed, done,
+    own / 1e6, mapped / 1e6, table.concat(parts, ", ")))
   io.stdout:flush()
 end
 

@@ -38,11 +38,36 @@ local function close_stages(self)
   end
 end
 
+-- Keeps the rows that a stage here gave, in place of those before.
+local function hold(flight, y)
+  if flight.held then flight.held:free() end
+  flight.held = y and q.keep(y) or nil
+  flight.x = flight.held
+end
+
+-- Frees the frame that a worker gave: the collector does not see how large it is.
+local function let_go(flight)
+  if flight.frame then flight.frame:free() end
+  flight.frame = nil
+end
+
+-- Steps that nobody waits for any more.
+local function drop_flights(self)
+  for _, flight in ipairs(self.flights or {}) do
+    local asked = flight.asked
+    if asked then self.fleet.pending[asked.request] = nil end
+    if asked and asked.answer then asked.answer.frame:free() end
+    hold(flight, nil)
+    let_go(flight)
+  end
+end
+
 -- Opens empty states in all stages, in place of those that were open. They have new numbers each time: what is late of
 -- earlier ones is known by theirs.
 function Cache:open()
   local fleet, shape, asked = self.fleet, self.shape, {}
   close_stages(self)
+  drop_flights(self)
   self.steps, self.copies, self.exact, self.flights, self.opened = 0, {}, {}, {}, {}
   for i, stage in ipairs(fleet.stages) do
     local number = fleet:next_number()
@@ -76,19 +101,6 @@ local function patience_of(self, stage, rows)
   local patience = self.fleet.patience
   if stage.steps < 3 then return first_steps * patience end
   return #self.flights * math.max(patience, 10 * (stage.seconds_a_row or 0) * rows)
-end
-
--- Keeps the rows that a stage here gave, in place of those before.
-local function hold(flight, y)
-  if flight.held then flight.held:free() end
-  flight.held = y and q.keep(y) or nil
-  flight.x = flight.held
-end
-
--- Frees the frame that a worker gave: the collector does not see how large it is.
-local function let_go(flight)
-  if flight.frame then flight.frame:free() end
-  flight.frame = nil
 end
 
 -- Takes a flight to its next stage: asks a worker, or computes here and goes on.

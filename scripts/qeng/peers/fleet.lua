@@ -113,6 +113,7 @@ function Fleet:pump(seconds)
     local asked = self.pending[event.request]
     if not asked or asked.worker ~= worker then
       self.dropped = self.dropped + 1  -- late, of what nobody waits for any more
+      if event.frame then event.frame:free() end
     else
       asked.answer = event
       if asked.use then
