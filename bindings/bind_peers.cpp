@@ -313,6 +313,7 @@ int listen(Call& call) {
 // Those that were not heard before, within so many seconds.
 int push_heard(const Call& call, Ear& self, double seconds) {
   constexpr int kMostAtOnce = 1000;
+  constexpr size_t kMostTold = 1000;         // who copies a beacon can send it from any address and port
   std::map<std::string, HeardBeacon> heard;  // by address
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
   int left = kMostAtOnce;
@@ -322,7 +323,7 @@ int push_heard(const Call& call, Ear& self, double seconds) {
     for (; left > 0 && self.broadcast->hear(slice, &from, &datagram); slice = 0, --left) {
       if (!recognise_beacon(datagram, self.known, &beacon)) continue;
       const std::string address = from + ":" + std::to_string(beacon.port);
-      if (self.told.insert(address + " " + beacon.name).second) heard[address] = beacon;
+      if (self.told.size() < kMostTold && self.told.insert(address + " " + beacon.name).second) heard[address] = beacon;
     }
     return left == 0 || Clock::now() >= end;
   });

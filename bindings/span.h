@@ -1,3 +1,4 @@
+// A span of time as Lua has it: of operations (q.timeline), and of what ranks exchange.
 #pragma once
 #include "bindings/lua.h"
 #include "kernels/clock.h"

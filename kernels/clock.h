@@ -1,3 +1,4 @@
+// Moments in seconds, and what was done between two of them.
 #pragma once
 #include <chrono>
 #include <string>

@@ -114,7 +114,7 @@ class CzmqBroadcast final : public PeerBroadcast {
       const std::lock_guard<std::mutex> lock(beacons().lock);  // the interface is the whole process's
       zsys_set_interface(interface.c_str());
       actor.reset(zactor_new(zbeacon, nullptr));
-      if (!actor) fail("io", "no beacon: ", zmq_strerror(zmq_errno()));
+      if (!actor) return {};  // no more sockets or threads: the next refresh tries again
       beacons().actors.insert(actor.get());
       zsock_send(actor.get(), "si", "CONFIGURE", port_);
       host.reset(zstr_recv(actor.get()));

@@ -37,7 +37,7 @@ struct PeerLink {
   ZmqSocket dealer, monitor;  // of a dialed one
   uint32_t incarnation = 0;
   size_t tried = 0;  // of keys, since the last rest
-  size_t rests = 0;
+  size_t rests = 0;  // so far: each is followed by the next of the addresses
   std::optional<PeerWire> wire;
   std::optional<uint64_t> pong_for;  // the request of a ping that is to be answered
   PeerClock::time_point heard, ping_at, call_until, rest_until;

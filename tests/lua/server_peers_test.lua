@@ -241,4 +241,11 @@ end
 server.shelf.list[1].model.peers = nil
 equal(#ask("GET", "/api/peers").models, 0, "models on peers")
 equal(figures().qeng_peer_here, nil, "figures of peers")
+-- Machines that are gone are the server's trouble of now: another try may find them.
+do
+  local err = { code = "peer", message = "nobody can hold the layers (gone: a)" }
+  local status, body, logged = require("qeng.server.problem").of(err)
+  assert(status == 503 and body.error.message == err.message and logged == err.message)
+end
+
 print "server peers: passed"

@@ -403,6 +403,8 @@ TEST_CASE("addresses that are none are refused") {
   for (const char* bad :
        {"", "host", ":1", "host:", "host:0", "host:65536", "host:1a", "a b:1", "x;y:1", "tcp://h:1", "::1:5"})
     CHECK_THROWS_WITH(peers->dial(bad, {keys.own().public_key}), containing("is no address of a peer"));
+  CHECK_THROWS_WITH(peers->dial("no..name:28766", {keys.own().public_key}),
+                    containing("no machine is known as no..name"));
   const auto listener = open_peers(keys, "127.0.0.1:0");
   CHECK_THROWS_WITH(open_peers(keys, local(listener->port())), containing("cannot listen at 127.0.0.1:"));
 }

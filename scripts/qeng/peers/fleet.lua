@@ -11,6 +11,7 @@
 -- then gives its layers to others, and the engine computes its sequences anew from their tokens (infer/steps.lua).
 -- One that failed is asked again after some time, or when it has gone and come back.
 
+local adapters = require "qeng.peers.adapters"
 local caches = require "qeng.peers.cache"
 local models = require "qeng.model"
 local progress = require "qeng.console.progress"
@@ -28,6 +29,7 @@ local retry = 30      -- seconds until a worker that failed is asked again
 local longest = 300   -- seconds in which one worker after the other may fail to take the layers
 local settle = 10     -- seconds that a worker has to be there before layers move to it while requests run
 local tells = 5       -- seconds, after which it is told that layers are being loaded
+local most_called = 64  -- workers: who copies a beacon can send it from any address
 local look = 0.25     -- seconds, after which an engine asks again who has come
 
 -- opt: peers (q.peers.open), files (peers/files.lua), wire (peers/wire.lua), say(text), patience (seconds in which a
@@ -39,7 +41,7 @@ function fleets.new(opt)
     patience = opt.patience or 5, grace = opt.grace or 3,
     workers = {}, stages = {}, caches = {}, pending = {}, requests = 0, numbers = 1,
     adapters = setmetatable({}, { __mode = "k" }), held = setmetatable({}, { __mode = "v" }), sent = {},
-    moved = 0, lost = 0, dropped = 0, waited = 0, looked = 0,
+    moved = 0, lost = 0, dropped = 0, waited = 0, looked = 0, called = 0,
   }, Fleet)
 end
 
@@ -189,6 +191,7 @@ function Fleet:dial(addresses)
     local address, key = each, nil
     if type(each) == "table" then address, key = each.address, each.key end
     local peer = self.peers:dial(address, key)
+    self.called = self.called + 1
     local worker = { peer = peer, address = address, name = address, here = false, why = "not reached yet" }
     self.workers[peer] = worker
     if type(each) == "table" and each.name then name(self, worker, each.name) end
@@ -213,7 +216,7 @@ local function call_who_is_heard(self)
   for _, each in ipairs(self.heard and self.heard() or {}) do
     local known = false
     for _, worker in pairs(self.workers) do known = known or worker.address == each.address end
-    if not known then self:dial { each } end
+    if not known and self.called < most_called then self:dial { each } end
   end
 end
 
@@ -253,8 +256,8 @@ function Fleet:ready()
   return unique
 end
 
--- The link to a worker, measured once: {latency = seconds of a hop, bandwidth = bytes a second}. One
--- that is lost over this is left alone for a while: its network carries small frames alone, perhaps.
+-- The link to a worker, measured once: {latency = seconds of a hop, bandwidth = bytes a second}. One that is lost over
+-- this is left alone for a while: its network carries small frames alone, perhaps.
 function Fleet:link(worker)
   if worker.link then return worker.link end
   local function seconds(bytes)
@@ -403,65 +406,6 @@ function Fleet:load(path, opt, planner)
   return self.model
 end
 
--- ---------------------------------------------------------------- adapters
-
--- Has stages forget adapters that nobody has here any more.
-local function forget_adapters(self)
-  for number in pairs(self.sent) do
-    if not self.held[number] then
-      self.sent[number] = nil
-      for _, stage in ipairs(self.stages) do
-        if stage.here then
-          stage.here.adapters[number] = nil
-        elseif Fleet.stands(stage) then
-          self:tell(stage.worker, "close", { stage = stage.number, adapter = number })
-        end
-      end
-    end
-  end
-end
-
--- Has all stages take an adapter, if they have not yet. Returns its number, and how many tensors they found in it.
-function Fleet:send_adapter(adapter)
-  local known = self.adapters[adapter]
-  if not known then
-    known = { number = self:next_number(), taken = 0, sent = setmetatable({}, { __mode = "k" }) }
-    self.adapters[adapter], self.held[known.number], self.sent[known.number] = known, adapter, true
-    forget_adapters(self)
-  end
-  local asked = {}
-  for i, stage in ipairs(self.stages) do
-    if not known.sent[stage] and stage.worker then
-      asked[i] = self:post(stage.worker, "adapter", {
-        stage = stage.number, number = known.number, files = adapter.files, scale = adapter.factor or 1,
-      })
-    elseif not known.sent[stage] then
-      local own = stage.here.model:read_adapter(adapter.dir)
-      stage.here:add_adapter(known.number, own, adapter.factor or 1)
-      known.taken = known.taken + own.taken
-    end
-  end
-  for _, each in pairs(asked) do
-    local said = q.try(q.json.decode, self:await(each).text)
-    known.taken = known.taken + (type(said) == "table" and tonumber(said.taken) or 0)
-  end
-  for _, stage in ipairs(self.stages) do known.sent[stage] = true end
-  return known.number, known.taken
-end
-
--- An adapter for requests: Model:read_adapter of a model whose layers lie here and there.
-function Fleet:read_adapter(path)
-  local weights = q.fs.kind(path) == "dir" and path .. "/adapter_model.safetensors" or path
-  local file = q.weights.open(weights)
-  local adapter = { dir = path, layers = {}, files = self.files:add(path), tensors = #file:names() }
-  file:close()
-  local _, taken = self:send_adapter(adapter)
-  if taken ~= adapter.tensors then
-    q.error("format", ("%s: %d tensors, of which this model has %d"):format(path, adapter.tensors, taken))
-  end
-  return adapter
-end
-
 -- ---------------------------------------------------------------- sequence states
 
 -- The states of all layers' sequences (peers/cache.lua), in pages that `pool` deals out. shape: as for sequences.new.
@@ -523,6 +467,7 @@ function Fleet:recover()
   end
 end
 
+Fleet.send_adapter, Fleet.read_adapter = adapters.send, adapters.read
 Fleet.state = require "qeng.peers.state"
 
 return fleets
