@@ -35,20 +35,28 @@ local function request(i, tokens)
   }
 end
 
--- Tokens a second of so many requests at once, after a first round.
+-- Tokens a second of so many requests at once, the last of their context: what a plan speaks of.
 local function rate(model, batch, tokens)
+  local ids = {}
+  for i = 1, context - tokens do ids[i] = i % 100 end
   local engine = model:engine { max_batch = batch, context = context, pages = pages, remember = false }
   local best = 0
   for _ = 1, 3 do
     local list, count = {}, 0
-    for i = 1, batch do list[i] = engine:submit { ids = { 0 }, max_tokens = tokens, temperature = 0, stop_ids = {} } end
-    for _ = 1, 2 * batch do engine:step() end
+    for i = 1, batch do list[i] = engine:submit { ids = ids, max_tokens = tokens, temperature = 0, stop_ids = {} } end
+    local function least()
+      local n = math.huge
+      for _, r in ipairs(list) do n = math.min(n, #r.output) end
+      return n
+    end
+    repeat engine:step() until least() > 0
     local began = q.time()
     for _, r in ipairs(list) do count = count - #r.output end
-    engine:finish()
+    repeat engine:step() until least() >= tokens - 4  -- then some may end before others
     for _, r in ipairs(list) do count = count + #r.output end
     best = math.max(best, count / (q.time() - began))
   end
+  engine:finish()
   engine:close()
   return best
 end

@@ -218,6 +218,13 @@ cached.slack = 1e8
 fails("memory", "the machines hold 8", assign.plan, cached)
 cached.peers[2].memory = 1.1e9
 assert(shown(assign.plan(cached)) == "here:0+4 w1:4+5" and assign.plan(cached).slack == 1e8)
+-- Weights that have to be sent count when ranges are chosen, not in a step's time.
+local sent = equal(9, 1, { in_flight = 2 })
+local before = assign.plan(sent)
+sent.peers[2].sending = {}
+for i = 1, 6 do sent.peers[2].sending[i] = 0.5 end
+assert(shown(before) == "here:0+4 w1:4+5" and shown(assign.plan(sent)) == "here:0+6 w1:6+3", shown(assign.plan(sent)))
+assert(assign.plan(sent).seconds < 0.1)
 -- By memory alone each machine is as full as the others.
 local plain = equal(20, 1, { policy = "proportional" })
 plain.peers[2].memory = 3e9
@@ -262,6 +269,7 @@ fails("value", "peer 2 (here): expected a name that no other has", assign.plan,
   with(function(g) g.peers[2].name = "here" end))
 fails("value", "memory is nan", assign.plan, with(function(g) g.peers[2].memory = 0 / 0 end))
 fails("value", "bandwidth is 0", assign.plan, with(function(g) g.peers[2].bandwidth = 0 end))
+fails("value", "sending of layer 1 is -1", assign.plan, with(function(g) g.peers[2].sending = { [2] = -1 } end))
 fails("value", "expected link =", assign.plan, with(function(g) g.peers[2].link = nil end))
 fails("value", "w1 has no flops", assign.plan, with(function(g)
   g.layers[1].flops, g.peers[1].flops = 1, 1

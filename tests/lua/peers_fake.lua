@@ -82,11 +82,12 @@ function fake.new(names, files)
   return net
 end
 
--- Files that are all here: one model at a path.
-function fake.files(path)
+-- Files that are all here: one model at a path. lacking: the workers do not say so.
+function fake.files(path, lacking)
   return {
     about = function() return { hash = "m", name = "model" } end, path = function(_, about) return about.at or path end,
-    hashes = function() return { "m" } end, take = function() return false end, tick = function() return 1 end,
+    hashes = function() return lacking and {} or { "m" } end, hash = function() return "m" end,
+    take = function() return false end, tick = function() return 1 end,
     add = function(_, adapter) return { at = adapter } end, sent = function() return 0 end,
   }
 end

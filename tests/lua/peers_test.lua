@@ -55,7 +55,7 @@ end
 
 local names = { "a", "b", "c", "d", "e" }
 local function gathered(path, workers, opt)
-  local net = fake.new({ unpack(names, 1, workers) }, fake.files(path))
+  local net = fake.new({ unpack(names, 1, workers) }, fake.files(path, opt and opt.lacking))
   local fleet = fleets.new {
     peers = net.peers, files = fake.files(path), wire = opt and opt.wire, patience = opt and opt.patience, grace = 0.2,
   }
@@ -187,6 +187,56 @@ do
   engine:close()
 end
 
+-- One that comes and lacks the weights fetches them while steps go on; layers move when they are there. One that cannot
+-- fetch gets none, and one that is lost over it none until it is back.
+do
+  local told = {}
+  local fleet, model, net = fleet_of(path, function(workers)
+    return #workers > 1 and split { 3, 2 }(workers) or split({ 4, 1 }, 2)(workers)
+  end, 1, { lacking = true })
+  fleet.say = function(text) told[#told + 1] = text end
+  check(fleet:has(fleet.workers[1], 3) and not fleet:has(fleet.workers[1], 4), "what the first has loaded, it has")
+  local engine, whole, asked = model:engine { pages = 20 }, q.load(path), {}
+  local opt = { ids = { 1, 2, 3, 4 }, max_tokens = 12, temperature = 0, stop_ids = {} }
+  local alone = table.concat(cases.alone(whole, opt).output, " ")
+  local function text(what, moved)
+    local till = q.time() + 0.3
+    repeat until q.time() > till
+    local r = engine:submit(opt)
+    engine:finish()
+    check(table.concat(r.output, " ") == alone, "%s: another text", what)
+    local there = #fleet.stages == 2 and fleet.stages[2].worker == fleet.workers[2]
+    check(there == moved, "%s: layers are there: %s", what, tostring(there))
+  end
+  net.faults[2] = function(frame)
+    if frame.type ~= "fetch" then return end
+    asked[#asked + 1] = frame
+    return "silent"
+  end
+  net.add "b"
+  fleet:dial { "b" }
+  fleet:gather(1)
+  text("while it fetches", false)
+  text("while it still fetches", false)
+  check(#asked == 1 and q.json.decode(asked[1].text).model.hash == "m", "it was asked %d times", #asked)
+  net.lose(2)
+  text("lost", false)
+  net.connect(2)
+  text("back", false)
+  check(#asked == 2, "back, it was asked %d times", #asked)
+  net.faults[2] = nil
+  net.events[#net.events + 1] = {
+    kind = "frame", peer = 2, type = "error", request = asked[2].request, text = [[{"message": "disk full"}]],
+  }
+  text("it cannot", false)
+  check(told[#told]:find("disk full", 1, true), "what it said: %s", told[#told])
+  check(not fleet.workers[2].layers and fleet.workers[2].failed, "it cannot fetch, and is planned with")
+  fleet.workers[2].failed, fleet.fresh = nil, 0
+  text("fetched", true)
+  check(fleet:has(fleet.workers[2], 4) and fleet.lost == 0, "what was fetched")
+  engine:close()
+end
+
 -- One that is lost while layers are loaded, or while its link is measured, takes none; the others have them.
 for _, type in ipairs { "load", "hello" } do
   local fleet, net = gathered(path, 3)
@@ -256,6 +306,45 @@ for n = 1, 60, 7 do
   check(fleet.lost == (steps >= n and 1 or 0), "lost at step %d of %d", n, steps)
   check((planner:predict "one" == nil) == (fleet.lost == 1), "what is expected after a loss at step %d", n)
   check(texts(model, 5, tight) == expected, "lost at step %d of those that are measured", n)
+end
+
+-- The planner: layers stay where no others are better, and go on soon where weights need not be sent.
+do
+  local fleet = gathered(path, 2, { lacking = true })
+  local planner = planners.new(path, { context = 64, max_batch = 1, peer_memory = 1e9 }, fleet)
+  for _, worker in ipairs(fleet.workers) do
+    worker.about.limits = { bandwidth = 1e15, flops_f32 = 1e15 }
+    worker.link = { latency = 1e-9, bandwidth = 1e9 }
+  end
+  local first = planner:ranges(fleet:ready())
+  check(first[1].worker and not first.stay, "a worker that is faster by far gets no layers")
+  local soon = planner:ranges(fleet:ready(), true)
+  check(#soon == 1 and not soon[1].worker, "weights are sent where that takes longest")
+  fleet:load(path, {}, function() return first end)
+  check(planner:ranges(fleet:ready()).stay, "layers that lie best are to move")
+  check(fleet:lies_so(planner:ranges(fleet:ready(), true)), "weights that a worker has are sent")
+  fleet:place { { first = 0, count = 5 } }
+  check(not planner:ranges(fleet:ready()).stay, "layers that lie badly are to stay")
+end
+
+-- Steps are timed over sequences as long as those that are planned for, and what is before their end is not computed.
+for name, kv in pairs { qwen2 = "tq4,tail=16", hybrid = "f32" } do
+  local rows, wide, longest = 0, 0, 0
+  local fleet, net = gathered(scratch.at(name), 2)
+  local planner = planners.new(scratch.at(name), { context = 256, max_batch = 3, peer_memory = 1e9, kv = kv }, fleet)
+  net.faults[1] = function(frame)
+    if frame.type == "open" then longest = q.json.decode(frame.text).context end
+    if frame.type == "step" then rows, wide = rows + 1, math.max(wide, frame.data:shape()[1]) end
+  end
+  local model = fleet:load(scratch.at(name), {}, function(workers)
+    local list = split { 3, 2 }(workers)
+    list.planned = { left_out = {}, seconds = 1, ranges = {} }
+    return list
+  end)
+  check(planner:measure(model), "%s: layers moved", name)
+  check(longest == 256 and rows > 50 and wide <= 3, "%s: %d steps of up to %d rows over %d tokens", name, rows, wide,
+    longest)
+  check(planner:predict "batch".tokens_per_second > 0, "%s: nothing is expected", name)
 end
 
 -- All are lost: what is lacking is said, and once one comes back the engine goes on.

@@ -33,7 +33,7 @@ Engine.__index = Engine
 
 local known = {}
 for name in ([[
-  kv pages memory page_tokens max_batch chunk context remember draft draft_vocab draft_always
+  kv pages memory page_tokens max_batch chunk context remember blank draft draft_vocab draft_always
 ]]):gmatch "%S+" do known[name] = true end
 
 local function positive(opt, name, default)
@@ -55,6 +55,7 @@ end
 --   chunk         tokens of prompts in a step (256)
 --   context       the most tokens of a sequence (the model's positions)
 --   remember      equal beginnings are computed once (true)
+--   blank         all pages are zeros in memory (false): for who times steps over what was not computed
 --   draft         a model that guesses ahead, whose cache has as many pages; or "mtp", the model's own head
 --                 (model/mtp.lua)
 --   draft_vocab   "mtp": only the first so many tokens are guessed, or those of a list of ids (all)
@@ -76,6 +77,7 @@ function engine.new(model, opt)
   local pages = opt.pages
   local shape = {
     kv = kv, page_tokens = page_tokens, pages = math.huge, remember = opt.remember, context = self.context,
+    blank = opt.blank,
     sequences = self.max_batch, rows = self.chunk + self.max_batch * (speculate.most + 1),
   }
   if opt.memory then

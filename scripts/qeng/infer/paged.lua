@@ -127,7 +127,7 @@ local function kept(make) return q.scope(function() return q.keep(make()) end) e
 -- opt: pages; kv (a type of model/kv_types.lua, by default the model's dtype), page_tokens (see above), remember (reuse
 -- full pages of equal beginnings, true), rows and sequences (the most of a step: 512, 64), context (the most tokens of
 -- a sequence, the model's positions; longrope chooses its factors by it). Of kv = auto runner.kv is what it comes to.
--- headless (all rows are wanted, and what use gets of them is what model.forward gives).
+-- blank (as for sequences.new), headless (all rows are wanted, and what use gets of them is what model.forward gives).
 -- What asks for the hidden states of each step's rows sets runner.watch = {input = "post" or "pre", for what the last
 -- norm gives or reads; see(hidden, parts)}, and copies them.
 function paged.new(model, opt)
@@ -136,7 +136,7 @@ function paged.new(model, opt)
   local page_tokens = opt.page_tokens or paged.page_tokens(model, opt.context or c.max_position)
   local pool = sequences.new(model, {
     pages = opt.pages, page_tokens = page_tokens, kv = kv, rows = rows, sequences = most, remember = opt.remember,
-    context = opt.context or c.max_position,
+    context = opt.context or c.max_position, blank = opt.blank,
   })
   local self = setmetatable({
     model = model, kv = kv, page_tokens = page_tokens, rows = rows, sequences = most, programs = {}, seen = {},

@@ -80,7 +80,8 @@ function sequences.kinds(model, shape)
   return list
 end
 
--- shape: pages, page_tokens, kv, rows, sequences, remember (keep full pages for equal beginnings).
+-- shape: pages, page_tokens, kv, rows, sequences, remember (keep full pages for equal beginnings), blank (all pages are
+-- zeros that lie in memory, for who reads what no step wrote).
 function sequences.new(model, shape)
   local spec, exact_pages, exact_bytes = kv_types.parse(shape.kv), sequences.exact(model, shape)
   local self = setmetatable({
@@ -99,6 +100,11 @@ function sequences.new(model, shape)
       table.insert(self.own, self.states[i])
     end
   end
+  q.scope(function()
+    for _, state in ipairs(shape.blank and self.own or {}) do
+      for _, stored in ipairs(state:stored()) do stored[1]:fill(0) end
+    end
+  end)
   self.peers = model.peers and model.peers:open(shape, self.pool)
   return self
 end

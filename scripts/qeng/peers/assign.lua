@@ -14,6 +14,8 @@
 --     ends = { as a layer },
 --     peers = { {
 --       name =, memory = bytes that are free, bandwidth = bytes a second, flops = a second (where layers have flops),
+--       sending = {seconds until it has the weights of each layer, where they have to be sent: counted as if a step
+--                  took them, when ranges are chosen, and in no time that is returned},
 --       coordinator = true, of one of them,
 --       link = {latency = seconds of a hop, bandwidth = bytes a second}, of the others, to the coordinator
 --     }, ... },
@@ -79,6 +81,7 @@ local function check_peer(peer, number, known)
   check_number(who, "memory", peer.memory, 0)
   check_positive(who, "bandwidth", peer.bandwidth)
   if peer.flops ~= nil then check_positive(who, "flops", peer.flops) end
+  for i, seconds in pairs(peer.sending or {}) do check_number(who, "sending of layer " .. i - 1, seconds, 0) end
   if peer.coordinator then return end
   if type(peer.link) ~= "table" then refuse("%s: expected link = {latency =, bandwidth =}", who) end
   check_number(who, "link.latency", peer.link.latency, 0)
@@ -166,11 +169,11 @@ function assign.time(given, ranges)
   }, list
 end
 
--- Sums of fn(layer) up to each layer.
+-- Sums of fn(layer, its number from 1) up to each layer.
 local function sums(layers, fn)
   local list, total = { [0] = 0 }, 0
   for i, layer in ipairs(layers) do
-    total = total + fn(layer)
+    total = total + fn(layer, i)
     list[i] = total
   end
   return list
@@ -182,7 +185,9 @@ local function ticks(seconds) return math.floor(seconds / tick + 0.5) end
 local function problem_of(given, own, workers, slack)
   local layers = given.layers
   local function machine(peer, room)
-    return { room = room, time = sums(layers, function(layer) return ticks(seconds_of(layer, peer)) end) }
+    local sending = peer.sending or {}
+    local function time_of(layer, i) return ticks(seconds_of(layer, peer) + (sending[i] or 0)) end
+    return { room = room, time = sums(layers, time_of) }
   end
   local problem = { layers = #layers, bytes = sums(layers, bytes_of), groups = given.in_flight or 1, workers = {} }
   problem.own = machine(own, own.memory - slack - bytes_of(given.ends))

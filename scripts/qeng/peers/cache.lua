@@ -75,6 +75,7 @@ function Cache:open()
       asked[i] = fleet:post(stage.worker, "open", {
         stage = stage.number, cache = number, kv = shape.kv, pages = shape.pages, page_tokens = shape.page_tokens,
         rows = shape.rows, sequences = shape.sequences, context = shape.context, wire = fleet.wire_name,
+        blank = shape.blank,
       })
     else
       stage.here:open(number, shape)

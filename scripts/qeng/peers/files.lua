@@ -5,6 +5,7 @@
 -- Of a coordinator, files.of_model(path, transport):
 --   files:about(range)   what a worker is told: {hash, name, folder, files = {{path, hash, spans}...}}. spans: the
 --                        bytes that a range of layers needs (first, last, first, last, ...; nil: all)
+--   files:hash()         of the whole model
 --   files:add(path)      offers an adapter, and tells the same of it
 -- Of a worker, files.of_worker(paths, cache, transport):
 --   files:hashes()       of what is on its disk
@@ -66,6 +67,8 @@ function files.of_model(path, transport)
   self.model_path, self.told = path, self:add(path)
   return self
 end
+
+function Files:hash() return self.told.hash end
 
 function Files:about(range)
   local weights, spans = q.weights.open(self.model_path), {}

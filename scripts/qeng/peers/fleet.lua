@@ -8,12 +8,14 @@
 --   local model = fleet:load(path, { dtype = "bf16" }, planner)     -- then model:engine() as of any model
 --
 -- A worker that is gone, does not answer in time, or answers with an error, is an error of code "peer". Fleet:recover
--- then gives its layers to others, and the engine computes its sequences anew from their tokens (infer/steps.lua).
+-- (peers/moves.lua) then gives its layers to others, and the engine computes its sequences anew from their tokens
+-- (infer/steps.lua).
 -- One that failed is asked again after some time, or when it has gone and come back.
 
 local adapters = require "qeng.peers.adapters"
 local caches = require "qeng.peers.cache"
 local models = require "qeng.model"
+local moves = require "qeng.peers.moves"
 local progress = require "qeng.console.progress"
 local q = require "qeng.core"
 local stages = require "qeng.peers.stage"
@@ -26,11 +28,8 @@ Fleet.__index = Fleet
 local probe = 2 ^ 20  -- bytes, to measure a link
 local slow = 0.5      -- seconds that these take, of a link that one of them tells enough about
 local retry = 30      -- seconds until a worker that failed is asked again
-local longest = 300   -- seconds in which one worker after the other may fail to take the layers
-local settle = 10     -- seconds that a worker has to be there before layers move to it while requests run
 local tells = 5       -- seconds, after which it is told that layers are being loaded
 local most_called = 64  -- workers: who copies a beacon can send it from any address
-local look = 0.25     -- seconds, after which an engine asks again who has come
 
 -- opt: peers (q.peers.open), files (peers/files.lua), wire (peers/wire.lua), say(text), patience (seconds in which a
 -- worker that lives has to answer a step, 5), grace (seconds in which one that was lost may come back, before its
@@ -175,7 +174,7 @@ function Fleet:await(asked, seconds)
     local text = ("peer %s: %s: %s"):format(asked.worker.name, asked.type, tostring(said.message))
     if asked.type == "adapter" then error({ code = "format", message = text }, 0) end  -- it is what is wrong
     lose(self, asked.worker)
-    asked.worker.failed, asked.worker.why, self.fresh = q.time() + retry, text, q.time() + retry
+    asked.worker.failed, asked.worker.why, self.fresh = q.time() + retry, text, self.fresh or q.time()
     self.say(text)
     error({ code = "peer", message = text, worker = asked.worker }, 0)
   end
@@ -274,7 +273,7 @@ function Fleet:link(worker)
   end)
   if not ok then
     if type(err) == "table" and err.code == "peer" then
-      worker.cut, self.fresh = q.time() + retry, q.time() + retry
+      worker.cut, self.fresh = q.time() + retry, self.fresh or q.time()
       self.say(("peer %s was lost while its link was measured: it is left out for %d s"):format(worker.name, retry))
     end
     error(err, 0)
@@ -292,11 +291,9 @@ function Fleet.stands(stage)
     and stage.visit == worker.visits
 end
 
-local function same(a, b) return a.worker == b.worker and a.first == b.first and a.count == b.count end
-
 -- Sends a stage's worker what it lacks, and has it load its layers.
 local function begin_load(self, stage)
-  local range = { first = stage.first, count = stage.count, layers = self.model.config.layers }
+  local range = moves.range_of(self, stage)
   stage.number, stage.visit = self:next_number(), stage.worker.visits
   stage.asked = self:post(stage.worker, "load", {
     stage = stage.number, model = self.files:about(range), dtype = self.model.dtype, range = range,
@@ -306,7 +303,7 @@ end
 local function load_here(self, stage)
   stage.here = stages.new(models.load(self.path, {
     dtype = self.model.dtype, weights = self.load_options.weights, runtime = self.load_options.runtime,
-    range = { first = stage.first, count = stage.count, layers = self.model.config.layers },
+    range = moves.range_of(self, stage),
   }))
 end
 
@@ -346,7 +343,7 @@ function Fleet:place(ranges)
   for i, range in ipairs(ranges) do
     list[i] = { worker = range.worker, first = range.first, count = range.count, steps = 0, opened = {} }
     for k, stage in ipairs(before) do
-      if same(stage, range) and Fleet.stands(stage) then
+      if moves.same(stage, range) and Fleet.stands(stage) then
         list[i] = table.remove(before, k)
         break
       end
@@ -364,32 +361,17 @@ function Fleet:place(ranges)
     if stage.worker and not stage.ready then
       local said = q.try(q.json.decode, loaded(self, stage.asked).text)
       stage.ready, stage.bytes = true, type(said) == "table" and said.bytes or nil
-    end
-  end
-end
-
--- f(), again and again while workers are lost meanwhile. Raises why it cannot be, after waiting a little for a worker
--- that comes back where the others have too little memory.
-local function persist(self, f)
-  local till = q.time() + self.grace
-  while true do
-    local ok, result = pcall(f)
-    if ok then return result end
-    local code = type(result) == "table" and result.code
-    if code ~= "peer" and (code ~= "memory" or q.time() > till) or q.time() > till + longest then
-      error(result, 0)
-    elseif code == "memory" then
-      self:pump(0.1)
+      moves.holds(stage.worker, stage)
     end
   end
 end
 
 -- The model at `path`. opt: of q.load. planner(workers): the ranges (Fleet:place) of its layers among this process and
 -- those workers; an error of code "memory" where they cannot hold it. ranges.planned, if it is there, is kept in
--- `planned`.
+-- `planned`; where ranges.stay is set, layers do not move for them. planner(workers, true): those that can go on soon.
 function Fleet:load(path, opt, planner)
   self.planner = planner
-  local ranges, layers = persist(self, function() return planner(self:ready()) end), 0
+  local ranges, layers = moves.persist(self, function() return planner(self:ready()) end), 0
   for _, range in ipairs(ranges) do layers = layers + range.count end
   local own = { range = { first = 0, count = 0, ends = true, layers = layers } }
   for key, value in pairs(opt) do own[key] = value end
@@ -397,7 +379,7 @@ function Fleet:load(path, opt, planner)
   self.model = models.load(path, own)
   self.model.peers = self
   self.wire = wires.new(self.wire_name, self.model)
-  persist(self, function()
+  moves.persist(self, function()
     local first = ranges
     ranges = nil
     self:place(first or planner(self:ready()))
@@ -416,57 +398,7 @@ function Fleet:open(shape, pool)
   return cache
 end
 
--- ---------------------------------------------------------------- when a worker is lost
-
--- Whether layers lie as these ranges say.
-function Fleet:lies_so(ranges)
-  for i, range in ipairs(ranges) do
-    if not self.stages[i] or not same(range, self.stages[i]) then return false end
-  end
-  return #ranges == #self.stages
-end
-
--- Whether layers had better lie elsewhere, since workers have come: for an engine that is idle, or after a while for
--- one that is not, as moving costs it a pause.
-function Fleet:wants_move(idle)
-  if q.time() >= self.looked + look then self:catch_up() end
-  if not self.fresh or q.time() < self.fresh + (idle and 0 or settle) then return false end
-  self.fresh = nil
-  local ok, ranges = pcall(self.planner, self:ready())
-  return ok and not self:lies_so(ranges)
-end
-
--- Gives the layers of workers that are lost to those who can hold them. All sequences' states are empty afterwards.
--- Raises why that cannot be, after waiting a little for a worker that comes back.
-function Fleet:recover()
-  self.predicted = nil  -- it was of other machines
-  local before
-  local ok, err = pcall(persist, self, function()
-    before = self.stages
-    self:place(self.planner(self:ready()))
-    for cache in pairs(self.caches) do cache:open() end
-  end)
-  if not ok then
-    if type(err) ~= "table" or err.code ~= "memory" then error(err, 0) end
-    local away = {}
-    for _, worker in pairs(self.workers) do
-      if not worker.here then away[#away + 1] = worker.name end
-    end
-    table.sort(away)
-    local lost = #away == 0 and "" or (" (gone: %s)"):format(table.concat(away, ", "))
-    error({ code = "peer", message = ("nobody can hold the layers%s: %s"):format(lost, err.message) }, 0)
-  end
-  for _, stage in ipairs(self.stages) do
-    local stays = false
-    for _, old in ipairs(before) do stays = stays or old == stage end
-    if not stays then
-      self.moved = self.moved + stage.count
-      self.say(("layers %d to %d are now %s"):format(stage.first, stage.first + stage.count - 1,
-        stage.worker and "on peer " .. stage.worker.name or "here"))
-    end
-  end
-end
-
+Fleet.has, Fleet.lies_so, Fleet.wants_move, Fleet.recover = moves.has, moves.lies_so, moves.wants_move, moves.recover
 Fleet.send_adapter, Fleet.read_adapter = adapters.send, adapters.read
 Fleet.state = require "qeng.peers.state"
 

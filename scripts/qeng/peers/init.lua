@@ -114,8 +114,8 @@ function peers.load(path, opt)
   for name, value in pairs(opt) do own[name] = value end
   own.peers = nil
   local planner, hand = planners.new(path, opt, fleet), opt.peer_ranges and #opt.peer_ranges > 0
-  local model = fleet:load(path, own, function(workers)
-    return hand and by_hand(opt, workers, #fleet.stages > 0) or planner:ranges(workers)
+  local model = fleet:load(path, own, function(workers, soon)
+    return hand and by_hand(opt, workers, #fleet.stages > 0) or planner:ranges(workers, soon)
   end)
   if not hand then planner:calibrate(model) end
   tell(fleet, planner, not hand)

@@ -7,7 +7,7 @@
 --
 -- A machine's bandwidth and FLOP rate, as it measured them, are limits: its kernels reach a share, which a few steps
 -- tell. So the first plan is by the limits, and the one that stays by the shares; what it says a step takes is what was
--- measured here, but for the length of sequences.
+-- measured here, over sequences of the planned length, or of 4,096 tokens.
 
 local assign = require "qeng.peers.assign"
 local computing = require "qeng.console.devices"
@@ -22,8 +22,9 @@ local Planner = {}
 Planner.__index = Planner
 
 local timed = 8             -- tokens of each sequence in a round of those that are timed
-local rounds, least, most = 4, 1.5, 24  -- at least so many of them, and seconds; at most so many
-local short = 64           -- tokens of the sequences that they are over
+local rounds, least, most = 4, 1.5, 100  -- at least so many of them, and seconds; at most so many
+local at_end = 64          -- tokens of a sequence that are computed
+local longest = 4096       -- tokens of the sequences that steps are timed over
 local worth = 0.95         -- of the seconds that a step took, that another plan has to take at most
 
 -- opt: of q.load over peers (peers/init.lua).
@@ -50,8 +51,18 @@ local function mean_of(known)
   return count > 0 and math.exp(sum / count) or nil
 end
 
--- What assign.lua is given of this process and of workers. kind: of step, "one" or "batch".
-local function machines(self, workers, kind)
+-- Seconds until a worker has the weights of each layer that it lacks.
+local function sending(self, worker, cost, link)
+  local list = {}
+  for i, layer in ipairs(cost.layers) do
+    if not self.fleet:has(worker, i - 1) then list[i] = layer.bytes / link.bandwidth end
+  end
+  return list
+end
+
+-- What assign.lua is given of this process and of workers. kind: of step, "one" or "batch". soon: layers shall be where
+-- steps can go on soon.
+local function machines(self, workers, kind, cost, soon)
   local own = q.limits()
   self.own_memory = self.own_memory or computing.in_use().free  -- before any layer is here
   local share, hop = self.share[kind] or {}, self.hop[kind]
@@ -62,6 +73,7 @@ local function machines(self, workers, kind)
     list[#list + 1] = {
       name = worker.name, memory = about.free, bandwidth = about.limits.bandwidth, flops = about.limits.flops_f32,
       link = { latency = hop or link.latency, bandwidth = link.bandwidth },
+      sending = soon and sending(self, worker, cost, link) or nil,
     }
   end
   for _, machine in ipairs(list) do
@@ -71,8 +83,8 @@ local function machines(self, workers, kind)
   return list
 end
 
-local function given(self, workers, kind, cost)
-  local what = costs.given(cost, cost.steps[kind], machines(self, workers, kind))
+local function given(self, workers, kind, cost, soon)
+  local what = costs.given(cost, cost.steps[kind], machines(self, workers, kind, cost, soon))
   if self.ends then what.ends.seconds = { here = self.ends[kind] } end
   if self.fleet.wire then what.activation_bytes = self.fleet.wire:bytes(self.fleet.model.config.hidden) end
   return what
@@ -91,29 +103,6 @@ local function groups_of(self, stages)
   return math.ceil(batch / math.ceil(batch / math.max(1, stages)))
 end
 
--- The ranges of layers for these workers and this process (Fleet:place), as layers are best for the batch; `planned` of
--- them is what assign.plan found.
-function Planner:ranges(workers)
-  local found, groups
-  local planned_for = groups_of(self, #self.fleet.stages)
-  repeat
-    groups = planned_for
-    found = assign.plan(given(self, workers, "batch", cost_of(self, self:context(), groups)))
-    local used = 0
-    for _, range in ipairs(found.ranges) do used = used + (range.count > 0 and 1 or 0) end
-    planned_for = groups_of(self, used)
-  until planned_for <= groups
-  local ranges, named = {}, {}
-  for _, worker in ipairs(workers) do named[worker.name] = worker end
-  for _, range in ipairs(found.ranges) do
-    if range.count > 0 then
-      ranges[#ranges + 1] = { worker = named[range.peer], first = range.first, count = range.count }
-    end
-  end
-  ranges.planned = found
-  return ranges
-end
-
 -- The stages of the fleet in the form of assign.time.
 local function as_ranges(self)
   local list, own = {}, { peer = "here", first = 0, count = 0 }
@@ -126,6 +115,43 @@ local function as_ranges(self)
   end
   table.insert(list, 1, own)
   return list
+end
+
+-- Whether layers had better stay: those that have them are among `workers`, and steps of so many seconds would hardly
+-- be faster.
+local function better_stays(self, workers, seconds)
+  local stages, usable = self.fleet.stages, {}
+  for _, worker in ipairs(workers) do usable[worker] = true end
+  for _, stage in ipairs(stages) do
+    if not self.fleet.stands(stage) or stage.worker and not usable[stage.worker] then return false end
+  end
+  if #stages == 0 then return false end
+  local what = given(self, workers, "batch", cost_of(self, self:context(), groups_of(self, #stages)))
+  return seconds > worth * assign.time(what, as_ranges(self)).seconds
+end
+
+-- The ranges of layers for these workers and this process (Fleet:place), as layers are best for the batch; `planned` of
+-- them is what assign.plan found, and `stay` is set where they are hardly better than those there are. soon: as they
+-- are best where weights that a worker lacks have to be sent first.
+function Planner:ranges(workers, soon)
+  local found, groups
+  local planned_for = groups_of(self, #self.fleet.stages)
+  repeat
+    groups = planned_for
+    found = assign.plan(given(self, workers, "batch", cost_of(self, self:context(), groups), soon))
+    local used = 0
+    for _, range in ipairs(found.ranges) do used = used + (range.count > 0 and 1 or 0) end
+    planned_for = groups_of(self, used)
+  until planned_for <= groups
+  local ranges, named = {}, {}
+  for _, worker in ipairs(workers) do named[worker.name] = worker end
+  for _, range in ipairs(found.ranges) do
+    if range.count > 0 then
+      ranges[#ranges + 1] = { worker = named[range.peer], first = range.first, count = range.count }
+    end
+  end
+  ranges.planned, ranges.stay = found, better_stays(self, workers, found.seconds)
+  return ranges
 end
 
 -- What a step of this kind, over sequences of so many tokens, takes as layers lie now: {seconds = in which each
@@ -143,14 +169,39 @@ end
 -- The same of the sequences that are planned for. nil where steps could not be measured, too.
 function Planner:predict(kind) return self.measured and time_of(self, kind, self:context()) or nil end
 
--- Times steps of so many sequences: {stages = seconds of a step in each, ends = of this process beside layers, hop = on
--- the way to a worker and back (of one sequence), round = until each sequence has got a token}. nil where layers moved
--- meanwhile, since a worker was lost.
+-- Of the sequences that steps are timed over: their tokens, how many of these come before those that are computed, and
+-- the tokens of a page. Those before are whole pages, as they are what sequences take over.
+local function lengths(self, model)
+  local context = math.min(self:context(), longest, model.config.max_position)
+  local page = paged.page_tokens(model, context)
+  local before = math.max(0, math.floor((context - at_end) / page)) * page
+  return before + at_end, before, page
+end
+
+-- Has an engine remember beginnings as if they had been computed. What their pages hold changes no times. None of them
+-- is closed before all are there: exact rows of one that is would be taken for the others.
+local function pretend(engine, beginnings)
+  local pool, page, open = engine.runner.pool, engine.runner.page_tokens, {}
+  for i, ids in ipairs(beginnings) do
+    open[i] = pool:open(0)
+    for first = 1, #ids, page do
+      local there = engine.runner:extend(open[i], ids, first, math.min(first + page - 1, #ids))
+      if not there then q.error("memory", ("%d tokens have too few pages"):format(#ids)) end
+      pool:commit(open[i])
+    end
+  end
+  for _, id in ipairs(open) do pool:close(id) end
+end
+
+-- Times steps of so many sequences, as long as `lengths` says: {stages = seconds of a step in each, ends = of this
+-- process beside layers, hop = on the way to a worker and back (of one sequence), round = until each sequence has got a
+-- token}. nil where layers moved meanwhile, since a worker was lost.
 local function timed_steps(self, model, rows)
   local fleet, lying = self.fleet, self.fleet.stages
+  local all, taken_over, page = lengths(self, model)
   local engine = model:engine {
-    max_batch = rows, context = short, kv = kv_option(self.opt), remember = false,
-    pages = rows * paged.pages(model, short),
+    max_batch = rows, context = all, kv = kv_option(self.opt), blank = true, page_tokens = page,
+    pages = rows * math.ceil(all / page),
   }
   local list, left = {}, 0
   local function tokens()
@@ -160,15 +211,23 @@ local function timed_steps(self, model, rows)
   end
   local function begin()  -- sequences, of which each has its first token
     engine:finish()
+    engine.runner.pool:forget()
+    local beginnings = {}
     for i = 1, rows do
-      list[i] = engine:submit { ids = { 0 }, max_tokens = short - 2, temperature = 0, stop_ids = {}, lookup = 0 }
+      local ids = { (i - 1) % model.config.vocab }
+      for k = 2, taken_over do ids[k] = 0 end
+      beginnings[i] = ids
+    end
+    if taken_over > 0 then pretend(engine, beginnings) end
+    for i, ids in ipairs(beginnings) do
+      ids[taken_over + 1] = 0
+      list[i] = engine:submit { ids = ids, max_tokens = at_end - 2, temperature = 0, stop_ids = {}, lookup = 0 }
     end
     repeat engine:step() until tokens() >= rows
-    left = math.floor((short - 4) / timed)
+    left = math.floor((at_end - 4) / timed)
   end
-  local best
-  local number, until_then = -1, 0
-  repeat  -- the first round warms up; others may be busy on these machines: the best counts
+  local all_rounds, number, until_then = {}, -1, 0
+  repeat  -- the first round warms up
     if left == 0 then begin() end
     number, left = number + 1, left - 1
     if number == 1 then until_then = q.time() + least end
@@ -181,32 +240,34 @@ local function timed_steps(self, model, rows)
       turns = (tokens() - before) / rows,
     }
     for k, stage in ipairs(fleet.stages) do round.computed[k] = stage.computed / math.max(1, stage.steps) end
-    if number > 0 and (not best or round.elapsed / round.turns < best.elapsed / best.turns) then best = round end
+    if number > 0 then all_rounds[number] = round end
   until number >= rounds and q.time() >= until_then or number == most
   engine:close()
   if fleet.stages ~= lying then return nil end
-  local own, remote, workers, count = 0, 0, 0, math.max(1, best.steps)
+  table.sort(all_rounds, function(a, b) return a.elapsed / a.turns < b.elapsed / b.turns end)
+  local middle = all_rounds[math.ceil(#all_rounds / 2)]
+  local own, remote, workers, count = 0, 0, 0, math.max(1, middle.steps)
   for i, stage in ipairs(fleet.stages) do
     if stage.worker then
-      remote, workers = remote + best.computed[i], workers + 1
+      remote, workers = remote + middle.computed[i], workers + 1
     else
-      own = own + best.computed[i]
+      own = own + middle.computed[i]
     end
   end
   return {
-    stages = best.computed, ends = math.max(0, (best.elapsed - best.waited) / count - own),
-    hop = workers > 0 and rows == 1 and math.max(0, best.waited / count - remote) / workers or nil,
-    round = best.elapsed / best.turns,
+    stages = middle.computed, ends = math.max(0, (middle.elapsed - middle.waited) / count - own),
+    hop = workers > 0 and rows == 1 and math.max(0, middle.waited / count - remote) / workers or nil,
+    round = middle.elapsed / middle.turns,
   }
 end
 
 -- Measures steps through the layers as they lie, of one sequence and of the batch. Returns whether they stayed there.
 function Planner:measure(model)
-  local fleet, ranges = self.fleet, as_ranges(self)
+  local fleet, ranges, tokens = self.fleet, as_ranges(self), lengths(self, model)
   self.share, self.ends, self.hop, self.rest, self.measured = {}, nil, {}, {}, false
   local ends, round, alone = {}, {}, (self.opt.max_batch or 1) == 1
   for _, kind in ipairs(alone and { "one" } or { "one", "batch" }) do
-    local cost = cost_of(self, short, groups_of(self, #fleet.stages))
+    local cost = cost_of(self, tokens, groups_of(self, #fleet.stages))
     local _, times = assign.time(given(self, fleet:ready(), kind, cost), ranges)
     local found = timed_steps(self, model, kind == "one" and 1 or self.opt.max_batch)
     if not found then
@@ -230,7 +291,7 @@ function Planner:measure(model)
   self.ends = ends
   -- What stages, ends and hops do not explain: machines that share cores, or wait for each other.
   for kind, seconds in pairs(round) do
-    local time = time_of(self, kind, short)
+    local time = time_of(self, kind, tokens)
     self.rest[kind] = time and seconds / time.seconds
   end
   self.measured = true

@@ -37,6 +37,7 @@ function Stage:open(number, shape)
   cache.runner = paged.new(layers, {
     kv = shape.kv, pages = shape.pages, page_tokens = shape.page_tokens, rows = shape.rows,
     sequences = shape.sequences, context = shape.context, remember = false, headless = true,
+    blank = shape.blank,
   })
   cache.limits = {
     pages = shape.pages, exact_pages = cache.runner.pool.exact_pages, page_tokens = shape.page_tokens,

@@ -8,7 +8,7 @@ local wires = {}
 local Wire = {}
 Wire.__index = Wire
 
-wires.protocol = 1  -- of all that coordinators and workers say to each other
+wires.protocol = 2  -- of all that coordinators and workers say to each other
 wires.names = { "exact", "bf16", "q8" }
 
 -- name: one of wires.names, exact by default. model: whose rows they are.

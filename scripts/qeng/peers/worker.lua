@@ -1,9 +1,10 @@
 -- A worker: it has layers of models for coordinators that know its key and whose key it knows, and computes steps
 -- through them (peers/stage.lua). What it is asked, frame by frame; text is JSON unless said, and each is answered:
 --   hello   {}                                     hello  what the worker is (Worker:about)
+--   fetch   {model = files:about}                  ready, once what it lacks of these files has come
 --   load    {stage, model = files:about, range = {first, count, layers}, dtype}     ready {bytes, seconds}
 --   adapter {stage, number, files = files:add, scale}     ready {taken}
---   open    {stage, cache, kv, pages, page_tokens, rows, sequences, context, wire}   ready {bytes, seconds}
+--   open    {stage, cache, kv, pages, page_tokens, rows, sequences, context, wire, blank}   ready {bytes, seconds}
 --   step    epoch: the cache, position: how many steps before it; text: PagePool:pack, data: the rows that come in
 --                                                  result  text: seconds that it took, data: the rows that go out
 --   close   {cache} or {stage, adapter}, unload {stage}     no answer
@@ -95,6 +96,11 @@ local answers = {}
 
 function answers.hello(self) return "hello", self:about() end
 
+function answers.fetch(self, guest, said)
+  path_of(self, guest, field(said, "model", "table"))
+  return "ready", {}
+end
+
 function answers.load(self, guest, said)
   local number, range = field(said, "stage", "count"), field(said, "range", "table")
   local model = field(said, "model", "table")
@@ -126,7 +132,7 @@ end
 function answers.open(self, guest, said)
   local stage, number, began = stage_of(guest, field(said, "stage", "count")), field(said, "cache", "count"), q.time()
   if guest.caches[number] then q.error("value", ("cache %d is open already"):format(number)) end
-  local shape = { kv = field(said, "kv", "string") }
+  local shape = { kv = field(said, "kv", "string"), blank = said.blank == true }
   for _, name in ipairs { "pages", "page_tokens", "rows", "sequences", "context" } do
     shape[name] = field(said, name, "count")
   end
