@@ -20,11 +20,11 @@ struct PeerFrameName {
 };
 constexpr PeerFrameName kPeerFrames[] = {
     {1, "greet"},    {2, "ping"},   {3, "pong"},  // peers.h
-    {16, "hello"},   {17, "load"},  {18, "ready"},    {19, "open"},    {20, "close"},   {21, "step"},
-    {22, "result"},                                                                                     // layers
-    {23, "error"},   {24, "done"},  {25, "unload"},   {26, "adapter"}, {27, "state"},   {28, "probe"},  //
-    {48, "list"},    {49, "files"}, {50, "manifest"}, {51, "blocks"},  {52, "block"},   {53, "have"},   // files
-    {54, "lacking"}, {55, "push"},  {56, "pull"},     {57, "stop"},    {58, "packets"},
+    {16, "hello"},   {17, "load"},  {18, "ready"},    {19, "open"},   {20, "close"},   {21, "step"},
+    {22, "result"},  {23, "error"}, {24, "done"},     {25, "unload"}, {26, "adapter"}, {27, "state"},
+    {28, "probe"},   {29, "fetch"},                                                                   // layers
+    {48, "list"},    {49, "files"}, {50, "manifest"}, {51, "blocks"}, {52, "block"},   {53, "have"},  // files
+    {54, "lacking"}, {55, "push"},  {56, "pull"},     {57, "stop"},   {58, "packets"},
 };
 enum class PeerFrameType : uint16_t { greet = 1, ping = 2, pong = 3 };  // and those of the list above
 constexpr uint16_t kFirstOpenType = 16;

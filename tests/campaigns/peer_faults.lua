@@ -98,20 +98,25 @@ local kinds = {
 
 local transport = q.peers.open {}
 local said = {}
-local fleet = fleets.new { peers = transport, files = files.of_model(path, transport), say = function(text)
+local fleet = fleets.new { peers = transport, files = files.of_model(path, transport), settle = 1, say = function(text)
   said[#said + 1] = text
   if os.getenv "VERBOSE" then io.stderr:write("  ", text, "\n") end
 end }
 for _, worker in ipairs(workers) do fleet:dial { "127.0.0.1:" .. worker.address } end
 assert(#fleet:gather(20) == 3, "workers are missing")
--- Layers in equal parts on who is there, the last part here where there are fewer than three.
+-- Layers in equal parts on who is there, the last part here where there are fewer than three. soon: here what would
+-- have to be sent.
 local layers
-local function planner(ready)
+local function planner(ready, soon)
   layers = layers or q.load(path).config.layers
   local parts, ranges, first = 3, {}, 0
   for i = 1, parts do
     local count = math.floor(layers * i / parts) - first
-    ranges[i] = { worker = ready[i], first = first, count = count }
+    local worker = ready[i]
+    for layer = first, first + count - 1 do
+      if soon and worker and not fleet:has(worker, layer) then worker = nil end
+    end
+    ranges[i] = { worker = worker, first = first, count = count }
     first = first + count
   end
   return ranges

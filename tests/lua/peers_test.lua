@@ -177,7 +177,7 @@ do
   check(#engine.flights > 0, "no step is under way")
   fleet:dial { "c" }
   fleet:gather(1)
-  fleet.fresh = q.time() - 100  -- it has been there for long
+  fleet.settle, fleet.fresh = 0, 0
   engine:finish()
   check(#fleet.stages == 3 and fleet.lost == 0, "%d stages after a worker came", #fleet.stages)
   local whole = q.load(path)
@@ -231,7 +231,7 @@ do
   text("it cannot", false)
   check(told[#told]:find("disk full", 1, true), "what it said: %s", told[#told])
   check(not fleet.workers[2].layers and fleet.workers[2].failed, "it cannot fetch, and is planned with")
-  fleet.workers[2].failed, fleet.fresh = nil, 0
+  fleet.workers[2].failed, fleet.fresh, fleet.settle = nil, 0, 0
   text("fetched", true)
   check(fleet:has(fleet.workers[2], 4) and fleet.lost == 0, "what was fetched")
   engine:close()

@@ -33,11 +33,11 @@ local most_called = 64  -- workers: who copies a beacon can send it from any add
 
 -- opt: peers (q.peers.open), files (peers/files.lua), wire (peers/wire.lua), say(text), patience (seconds in which a
 -- worker that lives has to answer a step, 5), grace (seconds in which one that was lost may come back, before its
--- layers are refused, 3).
+-- layers are refused, 3), settle (seconds that one has to be there before layers move to it while requests run, 10).
 function fleets.new(opt)
   return setmetatable({
     peers = opt.peers, files = opt.files, wire_name = opt.wire, say = opt.say or function() end,
-    patience = opt.patience or 5, grace = opt.grace or 3,
+    patience = opt.patience or 5, grace = opt.grace or 3, settle = opt.settle or 10,
     workers = {}, stages = {}, caches = {}, pending = {}, requests = 0, numbers = 1,
     adapters = setmetatable({}, { __mode = "k" }), held = setmetatable({}, { __mode = "v" }), sent = {},
     moved = 0, lost = 0, dropped = 0, waited = 0, looked = 0, called = 0,
@@ -92,8 +92,10 @@ function Fleet:pump(seconds)
     self.workers[event.peer] = worker
     if not worker.named then name(self, worker, event.name) end
     worker.here, worker.about, worker.hung, worker.failed = true, nil, nil, nil
+    worker.layers = nil  -- its disk may be empty by now; to fetch what is there takes no time
     worker.visits = (worker.visits or 0) + 1  -- what it had loaded before it has no more
-    self.fresh = q.time()
+    worker.came = q.time()
+    moves.soon(self)
     self:post(worker, "hello", {}, function(answer)
       worker.about = about_of(answer.text)
       if worker.about then return end
@@ -174,7 +176,8 @@ function Fleet:await(asked, seconds)
     local text = ("peer %s: %s: %s"):format(asked.worker.name, asked.type, tostring(said.message))
     if asked.type == "adapter" then error({ code = "format", message = text }, 0) end  -- it is what is wrong
     lose(self, asked.worker)
-    asked.worker.failed, asked.worker.why, self.fresh = q.time() + retry, text, self.fresh or q.time()
+    asked.worker.failed, asked.worker.why = q.time() + retry, text
+    moves.soon(self)
     self.say(text)
     error({ code = "peer", message = text, worker = asked.worker }, 0)
   end
@@ -273,7 +276,8 @@ function Fleet:link(worker)
   end)
   if not ok then
     if type(err) == "table" and err.code == "peer" then
-      worker.cut, self.fresh = q.time() + retry, self.fresh or q.time()
+      worker.cut = q.time() + retry
+      moves.soon(self)
       self.say(("peer %s was lost while its link was measured: it is left out for %d s"):format(worker.name, retry))
     end
     error(err, 0)

@@ -9,7 +9,6 @@ local q = require "qeng.core"
 local moves = {}
 
 local longest = 300   -- seconds in which one worker after the other may fail to take the layers
-local settle = 10     -- seconds that a worker has to be there before layers move to it while requests run
 local look = 0.25     -- seconds, after which an engine asks again who has come
 local unable = 300    -- seconds until a worker that could not fetch is planned with again
 
@@ -44,12 +43,26 @@ end
 
 -- ---------------------------------------------------------------- when one has come
 
--- When a worker that is left alone for a while may be asked again, if there is one.
-local function next_retry(self)
-  local at
+local function has_layers(self, worker)
+  for _, stage in ipairs(self.stages) do
+    if stage.worker == worker then return true end
+  end
+  return false
+end
+
+-- Has it planned anew once a worker that has come now has been there for a while.
+function moves.soon(self) self.fresh = math.min(self.fresh or math.huge, q.time() + self.settle) end
+
+-- Whether a worker may get layers while requests run: one that comes and goes would only cause pauses.
+local function settled(self, worker) return worker.came + self.settle <= q.time() or has_layers(self, worker) end
+
+-- When to plan anew: once one that is left alone for a while may be asked again, or one has settled.
+local function next_plan(self)
+  local at, now = nil, q.time()
   for _, worker in pairs(self.workers) do
-    for _, till in ipairs { worker.failed or 0, worker.cut or 0 } do
-      if till > q.time() then at = math.min(at or till, till) end
+    local came = worker.here and not has_layers(self, worker) and worker.came or 0
+    for _, from in ipairs { worker.failed or 0, worker.cut or 0, came } do
+      if from + self.settle > now then at = math.min(at or math.huge, from + self.settle) end
     end
   end
   return at
@@ -71,13 +84,6 @@ local function fetch(self, ranges)
     end
   end
   return list
-end
-
-local function has_layers(self, worker)
-  for _, stage in ipairs(self.stages) do
-    if stage.worker == worker then return true end
-  end
-  return false
 end
 
 -- Whether workers still fetch weights. When they do no more, it is planned anew: without those that cannot, or later,
@@ -106,14 +112,20 @@ end
 -- an engine that is idle, or after a while for one that is not, as moving costs it a pause.
 function moves.wants_move(self, idle)
   if q.time() >= self.looked + look then self:catch_up() end
-  if fetching(self) or not self.fresh or q.time() < self.fresh + (idle and 0 or settle) then return false end
-  self.fresh = next_retry(self)
-  local ok, ranges = pcall(self.planner, self:ready())
-  if not ok or ranges.stay or self:lies_so(ranges) then return false end
-  local list
-  ok, list = pcall(fetch, self, ranges)
-  if ok and #list > 0 then self.coming = list end
-  return ok and #list == 0
+  if fetching(self) or not self.fresh or q.time() < self.fresh - (idle and self.settle or 0) then return false end
+  self.fresh = next_plan(self)
+  local workers = {}
+  for _, worker in ipairs(self:ready()) do
+    if idle or settled(self, worker) then workers[#workers + 1] = worker end
+  end
+  local ok, err = pcall(function()
+    local ranges = self.planner(workers)
+    if ranges.stay or self:lies_so(ranges) then return end
+    local list = fetch(self, ranges)
+    if #list > 0 then self.coming = list else self.chosen = ranges end
+  end)
+  if not ok and (type(err) ~= "table" or err.code ~= "peer" and err.code ~= "memory") then error(err, 0) end
+  return self.chosen ~= nil
 end
 
 -- ---------------------------------------------------------------- when one is lost
@@ -134,15 +146,17 @@ function moves.persist(self, f)
   end
 end
 
--- Fleet:recover: gives the layers of workers that are lost to those who can hold them, or has them lie as they had
--- better. All sequences' states are empty afterwards. Raises why that cannot be, after waiting a little for a worker
+-- Fleet:recover: gives the layers of workers that are lost to those who can hold them, or has them lie as wants_move
+-- found. All sequences' states are empty afterwards. Raises why that cannot be, after waiting a little for a worker
 -- that comes back.
 function moves.recover(self)
   self.predicted = nil  -- it was of other machines
   local before
   local ok, err = pcall(moves.persist, self, function()
-    before, self.fresh = self.stages, q.time()  -- what is soonest need not be best
-    self:place(self.planner(self:ready(), true))
+    local chosen = self.chosen
+    before, self.chosen = self.stages, nil
+    if not chosen then moves.soon(self) end  -- what is soonest need not be best
+    self:place(chosen or self.planner(self:ready(), true))
     for cache in pairs(self.caches) do cache:open() end
   end)
   if not ok then
