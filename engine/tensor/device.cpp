@@ -10,8 +10,17 @@
 namespace qeng {
 
 namespace {
-// Freed buffers are kept for reuse: a step's shapes repeat, so they fit exactly. Of the host's memory others want some.
+// Freed buffers are kept for reuse: a step's shapes repeat, so they fit exactly. Of the host's memory others want some:
+// no more of it is kept than this, and than was in use at once. Where shapes do not repeat, as of requests that come and
+// go, all that is kept is let go of then, and what repeats is soon there again.
 constexpr size_t kHostCacheLimit = size_t{1} << 30;
+constexpr size_t kHostCacheLeast = size_t{64} << 20;
+
+size_t peak_of(const std::map<std::string, Account>& accounts) {
+  size_t bytes = 0;
+  for (const auto& [name, account] : accounts) bytes += account.peak;
+  return bytes;
+}
 
 size_t rounded(size_t bytes) {
   const size_t grain = bytes >= 65536 ? 4096 : 64;  // a page for large buffers, a cache line for small ones
@@ -33,6 +42,9 @@ Buffer::~Buffer() {
   if (virtual_pages) {
     munmap(data, size);
   } else if (!device->backend_->host_memory() || device->cached_ + size <= kHostCacheLimit) {
+    if (device->backend_->host_memory() && device->cached_ + size > kHostCacheLeast &&
+        device->cached_ + size > peak_of(device->accounts_))
+      device->trim();
     device->cache_[size].push_back(data);
     device->cached_ += size;
   } else {

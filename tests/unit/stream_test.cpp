@@ -110,6 +110,26 @@ TEST_CASE("memory of operations and of measuring counts against the budget") {
   CHECK(device.held() == before + scratch);
 }
 
+TEST_CASE("of freed memory no more is kept than was in use at once") {
+  Device device(make_cpu_backend(1));
+  constexpr size_t kMiB = size_t{1} << 20, kLeast = 64 * kMiB;
+  device.allocate(16 * kMiB, "workspace");
+  CHECK(device.held() == 16 * kMiB);  // kept for reuse
+  device.allocate(16 * kMiB, "workspace");
+  CHECK(device.held() == 16 * kMiB);
+  for (size_t i = 1; i <= 100; ++i) {  // none of these fits what is kept
+    device.allocate(16 * kMiB + i * 4096, "workspace");
+    REQUIRE(device.held() <= kLeast);
+  }
+  {
+    const auto more = device.allocate(100 * kMiB, "workspace");
+    REQUIRE(device.held() <= kLeast + 100 * kMiB);
+  }
+  CHECK(device.held() >= 100 * kMiB);  // as a step's memory is, for the next step
+  for (size_t i = 1; i <= 100; ++i) device.allocate(16 * kMiB + i * 4096, "workspace");
+  CHECK(device.held() <= 101 * kMiB);
+}
+
 TEST_CASE("a streamed file keeps to its limit, shows its bytes, and keeps what is used soonest") {
   const UnitFile file(10);
   Device device(make_cpu_backend(1));

@@ -100,7 +100,9 @@ local function fetching(self)
     if asked.answer and asked.answer.type ~= "error" then
       moves.holds(worker, each.range)
     elseif asked.answer then
-      self.say(("peer %s cannot fetch them: %s"):format(worker.name, asked.answer.text))
+      local said = q.try(q.json.decode, asked.answer.text)
+      self.say(("peer %s cannot fetch them: %s"):format(worker.name, type(said) == "table" and tostring(said.message)
+        or "it says not why"))
       if has_layers(self, worker) then again = q.time() + unable else worker.failed = q.time() + unable end
     end
   end
