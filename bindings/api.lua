@@ -2759,6 +2759,7 @@ function Model:engine(opt) end
 ---@field draft? Model|"mtp"  a model that guesses ahead, or the model's own head (Model:attach_mtp)
 ---@field draft_vocab? integer|integer[]  "mtp": only the first so many tokens are guessed, or these
 ---@field draft_always? boolean  guess also where it does not pay
+---@field blank? boolean  all pages are zeros in memory, for who times steps over what was not computed (false)
 
 ---Many requests at once (scripts/qeng/infer/engine.lua says how they are served).
 ---@param model Model

@@ -5,6 +5,7 @@ local q = require "qeng"
 local workers = require "qeng.peers.worker"
 
 local fake = {}
+local types = q.fs.read "engine/peers/frame.h"  -- what q.peers would send
 
 -- What came in a frame: of a tensor or of another such frame.
 local function received(data)
@@ -67,6 +68,7 @@ function fake.new(names, files)
   end
   function coordinator.send(_, peer, frame)
     if not net.workers[peer] then q.error("peer", "it is gone") end
+    assert(types:find(('"%s"'):format(frame.type), 1, true), frame.type .. " is no type of frame")
     local fault = net.faults[peer]
     local what = fault and fault(frame)
     if what == "gone" then net.lose(peer) return end
