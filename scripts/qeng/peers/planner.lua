@@ -7,7 +7,7 @@
 --
 -- A machine's bandwidth and FLOP rate, as it measured them, are limits: its kernels reach a share, which a few steps
 -- tell. So the first plan is by the limits, and the one that stays by the shares; what it says a step takes is what was
--- measured here, over sequences of the planned length, or of 4,096 tokens.
+-- measured here, over sequences of the planned length, but of at most 4,096 tokens.
 
 local assign = require "qeng.peers.assign"
 local computing = require "qeng.console.devices"
