@@ -11,8 +11,8 @@ namespace qeng {
 
 namespace {
 // Freed buffers are kept for reuse: a step's shapes repeat, so they fit exactly. Of the host's memory others want some:
-// no more of it is kept than this, and than the peaks of all accounts together. Where shapes do not repeat, as of requests
-// that come and go, all that is kept is let go of then, and what repeats is soon there again.
+// no more of it is kept than this, and than the peaks of all accounts together. Where shapes do not repeat, as of
+// requests that come and go, all that is kept is let go of then, and what repeats is soon there again.
 constexpr size_t kHostCacheLimit = size_t{1} << 30;
 constexpr size_t kHostCacheLeast = size_t{64} << 20;
 
