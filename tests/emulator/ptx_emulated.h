@@ -76,6 +76,7 @@ template <class T>
 inline T opaque(T x) {
   return x;
 }
+inline uint64_t wide_product(uint32_t x, uint32_t y) { return uint64_t{x} * y; }
 
 inline float exp2_approx(float x) {
   const float y = emulator::off_by(x, exp2f(std::fabs(x) < 0x1p-126f ? 0.0f : x), 2);
@@ -106,6 +107,10 @@ inline void cp_async_16(void* shared, const void* global, uint32_t bytes = 16,
 }
 inline void cp_async_whole(uint32_t shared, const void* global, emulator::Site site = emulator::Site::current()) {
   cp_async_16(emulator::shared_pointer("cp.async", shared, 16, 16, site), global, 16, site);
+}
+inline void cp_async_if(int wanted, uint32_t shared, const void* global,
+                        emulator::Site site = emulator::Site::current()) {
+  if (wanted) cp_async_whole(shared, global, site);
 }
 inline bool from_sm80(emulator::Site site = emulator::Site::current()) {
   if (emulator::capability() < 80)

@@ -2,8 +2,9 @@
 // the tables in shared memory that turn a group of codes at once into a group of levels.
 //
 // With 16 keys as rows of A, the order of the contraction is free if the other operand has the same: thread t of a quad
-// takes dimensions 8 t .. 8 t + 7 of a run, rows g and g + 8 are slots 2 g and 2 g + 1. With 16 dimensions of values as
-// rows it takes slots 4 t .. 4 t + 3, and rows g and g + 8 are lanes 2 g and 2 g + 1.
+// takes dimensions 8 t .. 8 t + 7 of a run for two products, rows g and g + 8 are slots 2 g and 2 g + 1. With 16
+// dimensions of values as rows, two products are of the 32 slots of two tiles: it takes slots 8 (t % 2) .. + 7 of tile
+// t / 2, and rows g and g + 8 are lanes 2 g and 2 g + 1.
 //
 // Groups have two codes of 3 or 4 bits or four of 1 or 2. An entry of a table is a group's 16-bit levels, once for each
 // bank that may ask: 32 times 4 bytes, or 16 times 8, of which half a warp asks at a time. So no two lanes ever meet in
@@ -84,9 +85,9 @@ __device__ void fill_tables(char* tables, const CodeTables& layout, const kv_cod
   if (shape.wide > 0) fill(shape.bits + 1, levels + (1 << shape.bits));
 }
 
-// The bit of a lane where a thread's eight codes of a key begin, or its four of a dimension of a half of a run.
+// The bit of a lane where a thread's eight codes of a key begin, or of a dimension of a half of a run of values.
 __device__ inline int key_bit(int bits, int t) { return 8 * bits * t; }
-__device__ inline int value_bit(int bits, int half, int t) { return bits * (16 * half + 4 * t); }
+__device__ inline int value_bit(int bits, int half, int t) { return bits * (16 * half + 8 * (t % 2)); }
 
 // A thread's view of the tables of a side, and of runs of that side in shared memory.
 struct CodeReader {
@@ -101,9 +102,9 @@ struct CodeReader {
     g = static_cast<int>(lane) / 4, t = static_cast<int>(lane) % 4;
   }
 
-  // The words of lanes 2 g and 2 g + 1 in which bit `first` of them lies, and the next ones.
-  __device__ uint2 words(const char* run, int first, int next = 0) const {
-    return *reinterpret_cast<const uint2*>(run + 4 * (kv_codes::kLanes * (first / 32 + next) + 2 * g));
+  // The words of lanes 2 g and 2 g + 1 in which a bit of them lies.
+  __device__ uint2 words(const char* run, int bit) const {
+    return *reinterpret_cast<const uint2*>(run + 4 * (kv_codes::kLanes * (bit / 32) + 2 * g));
   }
   // The group at byte `index` of a word.
   __device__ uint32_t two(uint32_t word, uint32_t index) const {
@@ -121,16 +122,15 @@ struct CodeReader {
     return *reinterpret_cast<const uint2*>(tables + ((string << (8 - 4 * place) & 0xf00u) | other8));
   }
 
-  // A of the two products of a run of 16 keys.
+  // A of two products: of the thread's lanes the eight codes from `bit` on, a multiple of eight codes.
   template <int bits>
-  __device__ void keys(const char* run, uint32_t (&first)[4], uint32_t (&second)[4]) const {
-    const int bit = 8 * bits * t;  // of a lane, where the thread's codes begin
+  __device__ void fragments(const char* run, int bit, uint32_t (&first)[4], uint32_t (&second)[4]) const {
     const uint2 low = words(run, bit);
     if constexpr (bits == 4) {
       first[0] = two(low.x, 0), first[1] = two(low.y, 0), first[2] = two(low.x, 1), first[3] = two(low.y, 1);
       second[0] = two(low.x, 2), second[1] = two(low.y, 2), second[2] = two(low.x, 3), second[3] = two(low.y, 3);
     } else if constexpr (bits == 3) {
-      const uint2 high = words(run, bit, 1);
+      const uint2 high = words(run, bit + 8 * bits - 1);  // the same, or the next
       const uint32_t even = __funnelshift_r(low.x, high.x, static_cast<unsigned>(bit)),
                      odd = __funnelshift_r(low.y, high.y, static_cast<unsigned>(bit));
       first[0] = two_of_three(even, 0), first[1] = two_of_three(odd, 0);
@@ -139,33 +139,12 @@ struct CodeReader {
       second[2] = two_of_three(even, 3), second[3] = two_of_three(odd, 3);
     } else {
       const auto product = [&](int half, uint32_t(&a)[4]) {
-        const uint32_t byte = static_cast<uint32_t>(t % 2 * 2 + half);
+        const uint32_t byte = static_cast<uint32_t>(bit / 8 % 4 + half);
         const uint2 even = bits == 2 ? four(low.x, byte) : four_of_one(low.x >> bit, half),
                     odd = bits == 2 ? four(low.y, byte) : four_of_one(low.y >> bit, half);
         a[0] = even.x, a[1] = odd.x, a[2] = even.y, a[3] = odd.y;
       };
       product(0, first), product(1, second);
-    }
-  }
-  // A of the product of 16 values in a half of a run.
-  template <int bits>
-  __device__ void values(const char* run, int half, uint32_t (&a)[4]) const {
-    const int bit = bits * (16 * half + 4 * t);
-    const uint2 low = words(run, bit);
-    if constexpr (bits == 4) {
-      const uint32_t byte = static_cast<uint32_t>(t) % 2 * 2;
-      a[0] = two(low.x, byte), a[1] = two(low.y, byte), a[2] = two(low.x, byte + 1), a[3] = two(low.y, byte + 1);
-    } else if constexpr (bits == 3) {
-      const uint2 high = words(run, bit, 1);
-      const uint32_t even = __funnelshift_r(low.x, high.x, static_cast<unsigned>(bit)),
-                     odd = __funnelshift_r(low.y, high.y, static_cast<unsigned>(bit));
-      a[0] = two_of_three(even, 0), a[1] = two_of_three(odd, 0);
-      a[2] = two_of_three(even, 1), a[3] = two_of_three(odd, 1);
-    } else {
-      const uint32_t byte = static_cast<uint32_t>(t);
-      const uint2 even = bits == 2 ? four(low.x, byte) : four_of_one(low.x >> bit, 0),
-                  odd = bits == 2 ? four(low.y, byte) : four_of_one(low.y >> bit, 0);
-      a[0] = even.x, a[1] = odd.x, a[2] = even.y, a[3] = odd.y;
     }
   }
 };

@@ -250,28 +250,31 @@ __global__ void QENG_BOUNDS(kThreads, 0, 1) paged_attention_kernel(Paged<T> a) {
       const int r = warp + i * kWarps;
       if (r >= rows) continue;
       const float* sink = !kPlain && a.sinks ? a.sinks + head_of(r) : nullptr;
-      write_row(a, row_at(r, value_dim), value_dim, sink, all[i]);
+      write_row(a, row_at(r, value_dim), value_dim, sink, all[i], static_cast<int>(threadIdx.x) % kWarp);
     }
   }
 }
 
-// The pieces of a tile and column, in their order. Blocks past the plan's tiles find nothing to do.
-template <int kColumns>
+// The pieces of a tile and column, in their order. Blocks past the plan's tiles find nothing to do. kLanes: to a row.
+template <int kColumns, int kLanes>
 __global__ void __launch_bounds__(kThreads) merge_pages(PagedOutput a) {
   ptx::begin_ahead();
   const PagedShape& shape = a.shape;
-  const int tile = static_cast<int>(blockIdx.x) / shape.columns, column = static_cast<int>(blockIdx.x) % shape.columns;
+  const auto [tile, column] = shape.by_columns.divide(static_cast<int>(blockIdx.x));
   if (tile >= a.plan->tiles) return;
   const PagedItem item = a.plan->tile_list(shape)[tile];
-  const int head_block = column % shape.head_blocks * shape.tile_heads;
-  const int heads = min(shape.tile_heads, shape.group - head_block), fours = fours_of(shape.value_dim);
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  for (int r = static_cast<int>(threadIdx.x) / kWarp; r < item.queries * heads; r += kWarps) {
+  const auto [kv_head, block] = shape.by_head_blocks.divide(column);
+  const int first = block * shape.tile_heads, heads = min(shape.tile_heads, shape.group - first),
+            fours = fours_of(shape.value_dim), floats = partial_row(shape.value_dim);
+  const int64_t rows = int64_t{shape.columns} * shape.tile_rows;  // of an item
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  for (int r = static_cast<int>(threadIdx.x) / kLanes; r < item.queries * heads; r += kThreads / kLanes) {
     RowSums<kColumns> all;
-    for (int i = item.item; i < item.item + item.pieces; ++i) {
-      const float* from =
-          a.partial + ((int64_t{i} * shape.columns + column) * shape.tile_rows + r) * partial_row(shape.value_dim);
-      const MergeFactors factors = merge_pieces(all.top, all.total, from[4 * fours], from[4 * fours + 1]);
+    const float* from = a.partial + (item.item * rows + column * shape.tile_rows + r) * floats;
+#pragma unroll 4
+    for (int i = 0; i < item.pieces; ++i, from += rows * floats) {
+      const float2 top_total = *reinterpret_cast<const float2*>(from + 4 * fours);
+      const MergeFactors factors = merge_pieces(all.top, all.total, top_total.x, top_total.y);
 #pragma unroll
       for (int u = 0; u < kColumns; ++u) {
         if (lane + u * kWarp >= fours) continue;
@@ -280,10 +283,9 @@ __global__ void __launch_bounds__(kThreads) merge_pages(PagedOutput a) {
         for (int c = 0; c < 4; ++c) all.o[u][c] = merged(all.o[u][c], piece[c], factors);
       }
     }
-    const int64_t token = item.first + r / heads,
-                  head = column / shape.head_blocks * shape.group + head_block + r % heads;
-    write_row(a, (token * shape.heads + head) * shape.value_dim, shape.value_dim, a.sinks ? a.sinks + head : nullptr,
-              all);
+    const int query = item.queries == 1 ? 0 : r / heads, head = kv_head * shape.group + first + r - query * heads;
+    const int64_t at = (int64_t{item.first + query} * shape.heads + head) * shape.value_dim;
+    write_row(a, at, shape.value_dim, a.sinks ? a.sinks + head : nullptr, all, lane);
   }
   if (!a.rounded) return;
   __syncthreads();
@@ -292,7 +294,7 @@ __global__ void __launch_bounds__(kThreads) merge_pages(PagedOutput a) {
   const int runs = (columns + kWarpRun - 1) / kWarpRun;
   for (int i = static_cast<int>(threadIdx.x) / kWarp; i < item.queries * runs; i += kWarps) {
     const int64_t row = item.first + i / runs;
-    const int within = i % runs * kWarpRun + lane * kRun;
+    const int within = i % runs * kWarpRun + static_cast<int>(threadIdx.x) % kWarp * kRun;
     float values[kRun] = {};
     if (within < columns) unpack(load<kRun>(static_cast<const bf16*>(a.o) + row * k + base + within), values);
     round_run(values, within < columns, row, base + within, k, a.rounded);
@@ -342,10 +344,13 @@ void attend_plain(const PagedAttention& op, const PagedOutput& out, CudaContext&
 
 void merge_partials(const PagedOutput& out, CudaContext& context) {
   const dim3 grid(static_cast<unsigned>(out.shape.most_tiles * out.shape.columns));
-  if (out.shape.value_dim <= 4 * kWarp)
-    QENG_LAUNCH_AHEAD(context, merge_pages<1>, grid, dim3(kThreads), 0, out);
+  const int fours = fours_of(out.shape.value_dim);
+  if (fours <= kWarp / 2)
+    QENG_LAUNCH_AHEAD(context, (merge_pages<1, kWarp / 2>), grid, dim3(kThreads), 0, out);
+  else if (fours <= kWarp)
+    QENG_LAUNCH_AHEAD(context, (merge_pages<1, kWarp>), grid, dim3(kThreads), 0, out);
   else
-    QENG_LAUNCH_AHEAD(context, merge_pages<2>, grid, dim3(kThreads), 0, out);
+    QENG_LAUNCH_AHEAD(context, (merge_pages<2, kWarp>), grid, dim3(kThreads), 0, out);
 }
 
 void attend(const PagedAttention& op, const PagedShape& shape, PagedPlan* plan, const RoundedRows& rounded,

@@ -10,6 +10,7 @@
 // memory and are merged by a second kernel, in the same way.
 #pragma once
 #include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/divisor.h"
 
 namespace qeng {
 
@@ -29,6 +30,7 @@ struct PagedShape {
   int columns;  // kv_heads * head_blocks: each item is done for each of them
   int most_tiles, most_pieces;
   bool divided;  // an item has one piece
+  Divisor by_page_tokens, by_head_blocks, by_columns;
   bool operator==(const PagedShape&) const = default;
 };
 PagedShape paged_shape(const PagedAttention& op, const CudaContext& context);

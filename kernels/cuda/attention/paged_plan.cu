@@ -141,6 +141,8 @@ PagedShape paged_shape(const PagedAttention& op, const CudaContext& context) {
   const int64_t fill = wide ? context.multiprocessors / 2 : int64_t{kResident} * context.multiprocessors - 1;
   shape.divided = pieces > 1 && shape.most_tiles * int64_t{shape.columns} <= fill && partials <= kMostPartials;
   shape.most_pieces = shape.divided ? i(pieces) : 1;
+  shape.by_page_tokens = Divisor(shape.page_tokens), shape.by_head_blocks = Divisor(shape.head_blocks);
+  shape.by_columns = Divisor(shape.columns);
   return shape;
 }
 

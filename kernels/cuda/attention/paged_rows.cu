@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(kThreads, 2) paged_rows_kernel(PagedSides a) {
       const int r = warp + i * kWarps;
       if (r < rows)
         write_row(a.out, row_at(r, shape.value_dim), shape.value_dim, a.out.sinks ? a.out.sinks + head_of(r) : nullptr,
-                  all[i]);
+                  all[i], static_cast<int>(threadIdx.x) % kWarp);
     }
   }
 }

@@ -48,15 +48,16 @@ __device__ void put_output(const Out& out, int64_t at, float x) {
   out.q_f32 ? put(static_cast<float*>(out.o) + at, x) : put(static_cast<bf16*>(out.o) + at, x);
 }
 
-// The row's output. at: the row's first column.
+// The row's output. at: the row's first column; lane: the thread's, of those that share the row.
 template <class Out, int kColumns>
-__device__ void write_row(const Out& out, int64_t at, int value_dim, const float* sink, const RowSums<kColumns>& row) {
+__device__ void write_row(const Out& out, int64_t at, int value_dim, const float* sink, const RowSums<kColumns>& row,
+                          int lane) {
   const float factor = finish_row(row.top, row.total, sink);
 #pragma unroll
   for (int u = 0; u < kColumns; ++u)
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
-      const int d = 4 * (static_cast<int>(threadIdx.x) % kWarp + u * kWarp) + c;
+      const int d = 4 * (lane + u * kWarp) + c;
       if (d < value_dim) put_output(out, at + d, row.o[u][c] * factor);
     }
 }

@@ -69,13 +69,13 @@ __device__ inline bool from_rows(const PagedSides& a, const PagedSide& side, int
 // The slot of a key in a pool of pages; page 0 stands for one that is not there, which is reported.
 __device__ inline int slot_of(const PagedShape& shape, const int32_t* pages, int pool_pages, int sequence, int key,
                               Fault* fault) {
-  const auto place = static_cast<uint32_t>(key), tokens = static_cast<uint32_t>(shape.page_tokens);
-  int page = pages[int64_t{sequence} * shape.most_pages + place / tokens];
+  const auto [index, within] = shape.by_page_tokens.divide(key);
+  int page = pages[int64_t{sequence} * shape.most_pages + index];
   if (page < 0 || page >= pool_pages) {
     report(fault, FaultKind::page, sequence, page, pool_pages);
     page = 0;
   }
-  return page * shape.page_tokens + static_cast<int>(place % tokens);
+  return page * shape.page_tokens + within;
 }
 
 // Elements [at, at + n) of a matrix of rows. at: a multiple of n, which divides 32.

@@ -9,8 +9,9 @@ namespace qeng::tiles {
 constexpr int kThreads = 128, kWarps = kThreads / kWarp;
 constexpr int kTileKeys = kv_codes::kLanes;  // keys of a warp's product
 constexpr int kPieceTiles = kPieceKeys / kTileKeys, kOwnTiles = kPieceTiles / kWarps;
-constexpr int kUnit = 16;                                              // dimensions of a product of values
-constexpr int kRunBytes = 4 * kv_codes::kLanes * kv_codes::kMostBits;  // of codes, at most
+constexpr int kUnit = 16;                                    // dimensions of a product of values
+constexpr int kWordBytes = 4 * kv_codes::kLanes;             // a word of each lane of a run
+constexpr int kRunBytes = kWordBytes * kv_codes::kMostBits;  // of codes, at most
 
 // Rows (queries times heads) are taken in turns of 8 tiles. runs: most of a key and of a value. staged: how many of a
 // piece's tiles of values lie in shared memory at a time: all, or two halves of which one is copied while the other is
@@ -20,6 +21,10 @@ struct Form {
   static constexpr int kRuns = runs, kTiles = tiles, kRows = 8 * tiles;
   static constexpr int kOwnRuns = (runs + kWarps - 1) / kWarps;  // of the values, for a warp
   static constexpr bool kHalves = runs < kWarps;                 // two warps share a run, each has a half
+  // Of a tile, for a warp: half a run is two words of each lane at most. Tiles lie so that the threads of a quad, which
+  // look at two words of two tiles, meet in no bank.
+  static constexpr int kOwnBytes = (kHalves ? 2 * kWordBytes : kOwnRuns * kRunBytes) + kWordBytes / 2;
+  static constexpr int kCopyLanes = kHalves ? 8 : 16;
   static constexpr int kUnits = kHalves ? 1 : 2 * kOwnRuns;
   static constexpr int kStagedKeys = runs * tiles <= 4 ? kOwnTiles : 16 / (runs * tiles);  // of a warp's tiles
   static constexpr int kStagedValues = staged, kGroup = staged == kPieceTiles ? staged : staged / 2;
@@ -50,17 +55,17 @@ constexpr uint32_t kEveryTile = (1u << kPieceTiles) - 1;
 template <class F>
 struct Shared {
   uint4 q[F::kRuns][F::kTiles][kWarp];               // of a run: two products
-  uint4 p_codes[kPieceTiles / 2][F::kTiles][kWarp];  // of 32 keys: one product each
+  uint4 p_codes[kPieceTiles / 2][F::kTiles][kWarp];  // of two tiles: two products; at probability_place
   union {
     char keys[kWarps][F::kStagedKeys][F::kRuns * kRunBytes + 2 * kv_codes::kLanes];  // each warp's tiles
     uint2 p_rows[kPieceTiles][F::kTiles][kWarp];                                     // once the scores are there
   };
-  char values[kWarps][F::kStagedValues][F::kOwnRuns][kRunBytes];  // each warp's runs
+  char values[kWarps][F::kStagedValues][F::kOwnBytes];  // each warp's runs, or half of one
   uint32_t value_scales[kPieceTiles][kv_codes::kLanes / 2];
-  float4 tops[F::kRows], totals[F::kRows];  // a number of each warp
-  float factors[F::kRows], late[F::kRows];  // of a row, for its scores; and what is left to the softmax of that
-  float ups[F::kRows];                      // what its q was multiplied by
-  uint32_t code_tiles[2][kPieceTiles / 2];  // where codes are: of even tiles, and of odd ones
+  float4 tops[F::kRows], totals[F::kRows];       // a number of each warp
+  float factors[F::kRows], late[F::kRows];       // of a row, for its scores; and what is left to the softmax of that
+  float ups[F::kRows];                           // what its q was multiplied by
+  alignas(16) uint32_t code_tiles[kPieceTiles];  // where codes are
   int key_slots[kPieceTiles], value_slots[kPieceTiles];  // where rows are
   Needs needs;
   Task task;
@@ -81,6 +86,9 @@ struct Sums {
     }
   }
 };
+
+// Where a lane's probabilities lie: threads that write them together meet in no bank.
+__device__ inline int probability_place(int lane) { return lane ^ (lane / 8 * 2); }
 
 __device__ inline float largest_of(float4 x) { return fmaxf(fmaxf(x.x, x.y), fmaxf(x.z, x.w)); }
 __device__ inline float sum_of(float4 x) { return x.x + x.y + x.z + x.w; }

@@ -11,8 +11,9 @@ struct Worker {
   Shared<F>& s;
   const CodeReader key_levels, value_levels;
   const int lane, warp, g, t, items;
-  int own_bits[F::kOwnRuns], own_bytes[F::kOwnRuns], own_chunks[F::kOwnRuns];  // of the warp's runs in a tile of codes
-  int key_chunks;                                                              // of 16 bytes, of a tile's codes of keys
+  int own_bits[F::kOwnRuns], own_bytes[F::kOwnRuns];  // of the warp's runs in a tile of codes
+  static constexpr int kKeyCopies = F::kRuns * kRunBytes / 16 / kWarp;
+  int own_copies[F::kOwnRuns];          // of values: whether a copy of 16 bytes is the lane's
   const char *keys_from, *values_from;  // what the thread takes of tile 0 of a pool
   const char* scales_from;              // and of the scales: two lanes to each of the warp's tiles, first those of keys
   uint32_t scales_every, scales_to, scales_bit;  // bytes of a tile there; where they go; which codes must be there
@@ -31,13 +32,13 @@ struct Worker {
         items(sides.out.plan->items * sides.out.shape.columns) {
 #pragma unroll
     for (int own = 0; own < F::kOwnRuns; ++own) {
-      const int run = own_run(own);
-      own_bits[own] = a.values.run_bits(run), own_bytes[own] = 4 * a.values.run_words(run);
-      own_chunks[own] = static_cast<int>(ptx::opaque(run < a.values.runs ? 4u * own_bits[own] : 0u));
+      const int run = own_run(own), bits = own_bits[own] = a.values.run_bits(run);
+      own_bytes[own] = 4 * a.values.run_words(run) + kWordBytes * words_before_half(bits);
+      const int chunks = run < a.values.runs ? kWordBytes / 16 * (F::kHalves ? (bits + 1) / 2 : bits) : 0;
+      own_copies[own] = ptx::opaque(lane % F::kCopyLanes < chunks ? 1 : 0);
     }
-    key_chunks = a.keys.tile_words / 4;
     keys_from = in_registers(a.keys.codes + 16 * lane);
-    values_from = in_registers(a.values.codes + own_bytes[0] + 16 * (lane % 16));
+    values_from = in_registers(a.values.codes + own_bytes[0] + 16 * (lane % F::kCopyLanes));
     const bool of_keys = lane < 2 * kOwnTiles;
     const PagedSide& side = of_keys ? a.keys : a.values;
     const int tile = scaled_tile();
@@ -55,6 +56,8 @@ struct Worker {
   __device__ int unit_dim(int unit) const {  // the thread's first dimension of it
     return own_run(unit / 2) * kv_codes::kRun + half_of(unit) * kUnit + 2 * g;
   }
+  // Words of each lane of its run, that lie before those of the warp's half.
+  __device__ int words_before_half(int bits) const { return F::kHalves ? half_of(0) * bits / 2 : 0; }
   __device__ bool has_unit(int unit) const { return own_run(unit / 2) < a.values.runs; }
   __device__ int own_tile(int i) const { return warp * kOwnTiles + i; }  // of the piece
   __device__ uint32_t own(uint32_t tiles) const { return tiles >> (warp * kOwnTiles) & ((1u << kOwnTiles) - 1); }
@@ -99,15 +102,12 @@ struct Worker {
     if (lane == 0) task.turn = turn_now, task.piece = piece, task.begins = begins;
     if (task.item.pieces > 0) find_piece(piece);  // rows past the last sequence have none
   }
-  __device__ static int quotient(int x, int y) {  // of numbers that are not negative, which takes fewer instructions
-    return static_cast<int>(static_cast<uint32_t>(x) / static_cast<uint32_t>(y));
-  }
   __device__ void describe(int next) {
     const PagedShape& shape = a.out.shape;
-    const PagedItem item = a.out.plan->list()[quotient(next, shape.columns)];
-    const int column = next - quotient(next, shape.columns) * shape.columns,
-              kv_head = shape.head_blocks == 1 ? column : quotient(column, shape.head_blocks);
-    const int head_block = (column - kv_head * shape.head_blocks) * shape.tile_heads;
+    const auto [number, column] = shape.by_columns.divide(next);
+    const auto [kv_head, block] = shape.by_head_blocks.divide(column);
+    const PagedItem item = a.out.plan->list()[number];
+    const int head_block = block * shape.tile_heads;
     const int heads = min(shape.tile_heads, shape.group - head_block);
     if (lane == 0) {
       s.task.partial = next * kTileRows * partial_row(shape.value_dim);
@@ -116,7 +116,7 @@ struct Worker {
       s.task.pieces_end = item.piece + item.pieces, s.task.recent = a.recent(item.seen), s.task.item = item;
     }
     if (lane < kTileRows) {
-      const int query = item.queries == 1 ? 0 : quotient(lane, heads),
+      const int query = item.queries == 1 ? 0 : lane / heads,
                 head = kv_head * shape.group + head_block + lane - query * heads;
       s.task.places[lane] = int64_t{item.first + query} * shape.heads + head;
       s.task.heads[lane] = head, s.task.seen[lane] = item.seen + query;
@@ -147,8 +147,7 @@ struct Worker {
     };
     if (lane < kPieceTiles) {
       if (keys.codes || values.codes)
-        s.code_tiles[tile % 2][tile / 2] =
-            static_cast<uint32_t>(place_of(find(a.pages, a.out.shape.pool_pages) / kTileKeys));
+        s.code_tiles[tile] = static_cast<uint32_t>(place_of(find(a.pages, a.out.shape.pool_pages) / kTileKeys));
       if (keys.rows) s.key_slots[tile] = find(a.keys.row_pages, a.keys.row_pool_pages);
       if (values.rows) s.value_slots[tile] = find(a.values.row_pages, a.values.row_pool_pages);
     }
@@ -218,22 +217,31 @@ struct Worker {
     const uint32_t to = ptx::shared_address(s.keys[warp][0]) + 16 * lane;
     const auto copy = [&](int i, const char* from) {
 #pragma unroll
-      for (int c = 0; c < F::kRuns * kRunBytes / 16; c += kWarp)
-        if (c + lane < key_chunks) ptx::cp_async_whole(to + i * kTile + 16 * c, from + 16 * c);
+      for (int c = 0; c < kKeyCopies; ++c)
+        if (c * kWarp + lane < a.keys.tile_words / 4)
+          ptx::cp_async_whole(to + i * kTile + 16 * kWarp * c, from + 16 * kWarp * c);
     };
-    const auto from = [&](int i) { return keys_from + uint64_t{code_tile(begin + i)} * key_bytes(); };
+    const auto from = [&](int i) { return keys_from + ptx::wide_product(code_tile(begin + i), key_bytes()); };
     const uint32_t wanted = own(needs.codes) >> begin & ((1u << kTiles) - 1);
     // With the first, the scales of the values whose probabilities the warp makes.
     const int scaled = scaled_tile(), staged = lane < 2 * kOwnTiles ? kTiles : kOwnTiles;
     const bool in_part = kTiles == kOwnTiles || static_cast<uint32_t>(scaled - begin) < static_cast<uint32_t>(staged);
     if (in_part && (needs.codes & scales_bit))
-      ptx::cp_async_whole(scales_to, scales_from + uint64_t{code_tile(scaled)} * scales_every);
+      ptx::cp_async_whole(scales_to, scales_from + ptx::wide_product(code_tile(scaled), scales_every));
     if (wanted == (1u << kTiles) - 1) {
       const char* every[kTiles];
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) every[i] = from(i);
+      if (a.keys.tile_words == kKeyCopies * 4 * kWarp) {  // each copy is for all lanes
 #pragma unroll
-      for (int i = 0; i < kTiles; ++i) copy(i, every[i]);
+        for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+          for (int c = 0; c < kKeyCopies; ++c)
+            ptx::cp_async_whole(to + i * kTile + 16 * kWarp * c, every[i] + 16 * kWarp * c);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i) copy(i, every[i]);
+      }
     } else {
 #pragma unroll 1
       for (int i = 0; i < kTiles; ++i)
@@ -242,28 +250,29 @@ struct Worker {
     ptx::cp_async_commit();
   }
   __device__ int scaled_tile() const { return lane / 2 % kOwnTiles; }  // whose scales the thread copies
-  __device__ uint32_t code_tile(int own) const { return s.code_tiles[own % 2][warp * (kOwnTiles / 2) + own / 2]; }
+  __device__ uint32_t code_tile(int own) const { return s.code_tiles[own_tile(own)]; }
   __device__ void stage_values(int begin) {
-    constexpr int kTile = sizeof(s.values[0][0]), kPairs = F::kGroup / 2;
-    const int chunk = lane % 16, upper = lane / 16;  // half of a warp has the odd tiles
-    const uint32_t to = ptx::shared_address(s.values[warp][begin % F::kStagedValues][0]) + upper * kTile + 16 * chunk;
+    constexpr int kTile = sizeof(s.values[0][0]), kEach = F::kGroup * F::kCopyLanes / kWarp;
+    const int chunk = lane % F::kCopyLanes, own_begin = lane / F::kCopyLanes * kEach;
+    const uint32_t to = ptx::shared_address(s.values[warp][begin % F::kStagedValues]) + own_begin * kTile + 16 * chunk;
     const auto copy = [&](int i, const char* from) {
 #pragma unroll
       for (int own = 0; own < F::kOwnRuns; ++own)
-        if (chunk < own_chunks[own])
-          ptx::cp_async_whole(to + 2 * i * kTile + own * kRunBytes, from + (own_bytes[own] - own_bytes[0]));
+        ptx::cp_async_if(own_copies[own], to + i * kTile + own * kRunBytes, from + (own_bytes[own] - own_bytes[0]));
     };
-    const auto from = [&](int i) { return values_from + uint64_t{s.code_tiles[upper][begin / 2 + i]} * value_bytes(); };
+    const auto from = [&](int i) {
+      return values_from + ptx::wide_product(s.code_tiles[begin + own_begin + i], value_bytes());
+    };
     if (value_codes() == kEveryTile) {
-      const char* every[kPairs];
+      const char* every[kEach];
 #pragma unroll
-      for (int i = 0; i < kPairs; ++i) every[i] = from(i);
+      for (int i = 0; i < kEach; ++i) every[i] = from(i);
 #pragma unroll
-      for (int i = 0; i < kPairs; ++i) copy(i, every[i]);
+      for (int i = 0; i < kEach; ++i) copy(i, every[i]);
     } else {
 #pragma unroll 1
-      for (int i = 0; i < kPairs; ++i)
-        if (value_codes() >> (begin + 2 * i + upper) & 1) copy(i, from(i));
+      for (int i = 0; i < kEach; ++i)
+        if (value_codes() >> (begin + own_begin + i) & 1) copy(i, from(i));
     }
     ptx::cp_async_commit();
   }
@@ -276,20 +285,21 @@ struct Worker {
   using Scores = float[F::kTiles][4];
   // Of the tiles that are staged, in some runs, which have codes of so many bits; codes: where run 0 would begin. Tiles
   // that need none get what nobody asks for.
+  template <bool first>
   __device__ void score_runs(int bits_of_runs, uint32_t runs, const char* codes, Scores* scores) const {
-    if (!runs) return;
     for_bits(bits_of_runs, [&](auto bits) {
       constexpr int kBits = decltype(bits)::value, kBytes = 4 * kv_codes::kLanes * kBits;
 #pragma unroll
       for (int run = 0; run < F::kRuns; ++run) {
-        if (!(runs >> run & 1)) continue;
+        if (!(runs >> run & 1) && !(run == 0 && first)) continue;
         uint4 b[F::kTiles];
 #pragma unroll
         for (int n = 0; n < F::kTiles; ++n) b[n] = s.q[run][n][lane];
 #pragma unroll
         for (int i = 0; i < F::kStagedKeys; ++i) {
           uint32_t levels[2][4];
-          key_levels.template keys<kBits>(codes + i * sizeof(s.keys[0][0]) + run * kBytes, levels[0], levels[1]);
+          key_levels.template fragments<kBits>(codes + i * sizeof(s.keys[0][0]) + run * kBytes, key_bit(kBits, t),
+                                               levels[0], levels[1]);
 #pragma unroll
           for (int n = 0; n < F::kTiles; ++n) {
             ptx::mma_f16(scores[i][n], levels[0], b[n].x, b[n].y);
@@ -308,8 +318,12 @@ struct Worker {
 #pragma unroll
         for (float& score : scores[i][n]) score = 0;
     const char* const codes = s.keys[warp][0];
-    score_runs(a.keys.shape.bits + 1, a.keys.wide_set, codes, scores);
-    score_runs(a.keys.shape.bits, a.keys.narrow_set, codes + 4 * kv_codes::kLanes * a.keys.wide_runs, scores);
+    if (a.keys.wide_set) {
+      score_runs<true>(a.keys.shape.bits + 1, a.keys.wide_set, codes, scores);
+      score_runs<false>(a.keys.shape.bits, a.keys.narrow_set, codes + kWordBytes * a.keys.wide_runs, scores);
+    } else {
+      score_runs<true>(a.keys.shape.bits, a.keys.narrow_set, codes, scores);
+    }
 #pragma unroll
     for (int i = 0; i < F::kStagedKeys; ++i) {
       float scale[2];
@@ -328,8 +342,9 @@ struct Worker {
   __device__ void merge(const Sums<F>& sums, Sums<F>& all) const;
   __device__ void write(const Sums<F>& all) const;
 
-  // The softmax over the keys of a piece, and the probabilities of the warp's own as B: lane 4 r + i of a tile has keys
-  // 4 i to 4 i + 3 of row r. Ends with a barrier.
+  // The softmax over the keys of a piece, and the probabilities of the warp's own as B: of two tiles, lane 4 r + i has
+  // eight keys of row r, 8 (i % 2) and following of tile i / 2; of rows of a tile, keys 4 i to 4 i + 3. Ends with a
+  // barrier.
   __device__ void probabilities(const Scores (&scores)[kOwnTiles], Sums<F>& sums) {
 #pragma unroll
     for (int n = 0; n < F::kTiles; ++n) {
@@ -386,7 +401,6 @@ struct Worker {
           for (int k = 0; k < 2; ++k)
             p[k] = SoftmaxRow::probability(scores[i][n][j + 2 * k], factor[n][j], offset[n][j]);
           sums.total[n][j] = i > 0 ? sums.total[n][j] + (p[0] + p[1]) : p[0] + p[1];
-          const int at = 2 * (4 * (2 * t + j) + g / 2) + g % 2;
           float coded[2] = {p[0] * scale[0], p[1] * scale[1]};
           if (any && (value_rows() >> tile & 1)) {
 #pragma unroll
@@ -394,10 +408,11 @@ struct Worker {
               const bool is_row = from_rows(a, a.values, key + k, seen(8 * n + 2 * t + j));
               coded[k] = is_row ? 0 : coded[k], p[k] = is_row ? p[k] : 0;
             }
-            reinterpret_cast<uint32_t*>(s.p_rows[tile][n])[at] = ptx::pack_bf16(p[0], p[1]);
+            reinterpret_cast<uint32_t*>(&s.p_rows[tile][n][4 * (2 * t + j) + g / 2])[g % 2] =
+                ptx::pack_bf16(p[0], p[1]);
           }
-          reinterpret_cast<uint32_t*>(&s.p_codes[tile / 2][n][at / 2])[tile % 2 * 2 + at % 2] =
-              ptx::pack_bf16(coded[0], coded[1]);
+          const int place = probability_place(4 * (2 * t + j) + tile % 2 * 2 + g / 4);
+          reinterpret_cast<uint32_t*>(&s.p_codes[tile / 2][n][place])[g % 4] = ptx::pack_bf16(coded[0], coded[1]);
         }
     }
   }
@@ -410,23 +425,23 @@ struct Worker {
       if (own_run(own) >= a.values.runs) continue;
       for_bits(own_bits[own], [&](auto bits) {
         constexpr int kBits = decltype(bits)::value;
-        uint4 pairs[F::kTiles] = {};
+        const char* const run = s.values[warp][t / 2] + own * kRunBytes - kWordBytes * words_before_half(kBits);
 #pragma unroll
-        for (int i = 0; i < F::kGroup; ++i) {
-          const int tile = group * F::kGroup + i;
-          if (i % 2 == 0)
+        for (int tile = group * F::kGroup; tile < (group + 1) * F::kGroup; tile += 2) {
+          if (!all && !(value_codes() >> tile & 3)) continue;  // probabilities of codes that are not there are zeros
+          uint4 p[F::kTiles];
 #pragma unroll
-            for (int n = 0; n < F::kTiles; ++n) pairs[n] = s.p_codes[tile / 2][n][lane];
-          if (!all && !(value_codes() >> tile & 1)) continue;
+          for (int n = 0; n < F::kTiles; ++n) p[n] = s.p_codes[tile / 2][n][probability_place(lane)];
 #pragma unroll
           for (int half = 0; half < F::kUnits / F::kOwnRuns; ++half) {
             const int unit = 2 * own + half;
-            uint32_t levels[4];
-            value_levels.template values<kBits>(s.values[warp][tile % F::kStagedValues][own], half_of(unit), levels);
+            uint32_t levels[2][4];
+            value_levels.template fragments<kBits>(run + tile % F::kStagedValues * F::kOwnBytes,
+                                                   value_bit(kBits, half_of(unit), t), levels[0], levels[1]);
 #pragma unroll
             for (int n = 0; n < F::kTiles; ++n) {
-              const uint4 pair = pairs[n];
-              ptx::mma_bf16(sums.o[unit][n], levels, i % 2 ? pair.z : pair.x, i % 2 ? pair.w : pair.y);
+              ptx::mma_bf16(sums.o[unit][n], levels[0], p[n].x, p[n].y);
+              ptx::mma_bf16(sums.o[unit][n], levels[1], p[n].z, p[n].w);
             }
           }
         }

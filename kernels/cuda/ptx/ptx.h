@@ -27,6 +27,13 @@ __device__ inline T opaque(T x) {
   return x;
 }
 
+// x * y by one instruction, which may also add what is added to it.
+__device__ inline uint64_t wide_product(uint32_t x, uint32_t y) {
+  uint64_t product;
+  asm("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(x), "r"(y));
+  return product;
+}
+
 // 2^x to about 2 ulp; 2^-inf is 0. Results below 2^-126 are flushed to 0.
 __device__ inline float exp2_approx(float x) {
   float y;
@@ -120,6 +127,18 @@ __device__ inline void cp_async_whole(uint32_t shared, const void* global) {
                : "memory");
 #else
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+#endif
+}
+// The same if it is wanted, without a branch.
+__device__ inline void cp_async_if(int wanted, uint32_t shared, const void* global) {
+#if __CUDA_ARCH__ < 800
+  if (wanted) cp_async_whole(shared, global);
+#else
+  asm volatile(
+      "{\n.reg .pred wanted;\nsetp.ne.b32 wanted, %2, 0;\n@wanted cp.async.cg.shared.global [%0], [%1], 16;\n}" ::"r"(
+          shared),
+      "l"(global), "r"(wanted)
+      : "memory");
 #endif
 }
 // Closes this thread's group of copies (an empty one is legal); waits until at most `pending` of its newest are under
