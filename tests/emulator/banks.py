@@ -20,7 +20,6 @@ LIMITS = {
     "paged_attention_kernel": (1.25, "keys and values widen to f32 in shared memory a number at a time; a rare kernel"),
     "paged_delta_chunks": (1.25, "rows of D are made one after another, which takes longer than their turns"),
     "paged_delta_prepare": (1.15, "lanes that skip what lies above the diagonal are not matched rightly"),
-    "paged_tiles_kernel": (1.2, "probabilities go where lanes of B want them, a word at a time: once a key and row"),
     "rmsnorm_grad_rows": (1.2, "eight sums of a lane are two writes of 16 bytes, 32 bytes apart: once a block"),
     "rotate_heads": (1.4, "eight angles of a lane likewise: 16 turns of the time in which 4 KB pass"),
     "row_mma_kernel": (1.3, "as row_wgmma_kernel"),
