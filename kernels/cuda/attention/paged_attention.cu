@@ -271,7 +271,7 @@ __global__ void __launch_bounds__(kThreads) merge_pages(PagedOutput a) {
   for (int r = static_cast<int>(threadIdx.x) / kLanes; r < item.queries * heads; r += kThreads / kLanes) {
     RowSums<kColumns> all;
     const float* from = a.partial + (item.item * rows + column * shape.tile_rows + r) * floats;
-#pragma unroll 4
+#pragma unroll 2
     for (int i = 0; i < item.pieces; ++i, from += rows * floats) {
       const float2 top_total = *reinterpret_cast<const float2*>(from + 4 * fours);
       const MergeFactors factors = merge_pieces(all.top, all.total, top_total.x, top_total.y);
