@@ -1,6 +1,7 @@
 -- Files between peers (scripts/qeng/peers/shelf.lua, pull.lua, tree.lua, accept.lua): what arrives, through cuts and
 -- from sources that lie. All peers are in this process, over the real transport.
 local accepts = require "qeng.peers.accept"
+local files = require "qeng.peers.files"
 local pulls = require "qeng.peers.pull"
 local q = require "qeng"
 local scratch = require "scratch"
@@ -117,6 +118,30 @@ do
   assert(q.fs.read(dir .. "/arrived") == big)
   assert(#q.fs.list(dir .. "/in") == 0)
   assert(sent <= (blocks + 6 * 8) * block, "what came before a cut was sent again")  -- but for 8 in flight at each
+end
+
+-- A worker's files: beside steps a block at a time, and as many as for any other pull where all wait for them.
+do
+  local about = { hash = item.hash, files = { { path = "big", hash = item.hash, spans = { 0, 12 * block - 1 } } } }
+  for _, beside in ipairs { true, false } do
+    local flying, most, transport = 0, 0, {}
+    function transport:send(to, frame)  -- luacheck: ignore self
+      if frame.type == "blocks" then flying = flying + 1 end
+      most = math.max(most, flying)
+      return client:send(to, frame)
+    end
+    local worker = files.of_worker({}, dir .. "/worker_" .. tostring(beside), transport)
+    local path = worker:path(about, peer, function(seconds)
+      server:step()
+      local event = client:wait(math.min(seconds, 0.001))
+      if event and event.kind == "frame" and event.type == "block" then flying = flying - 1 end
+      if event then worker:take(event) end
+    end, beside)
+    assert(most == (beside and 1 or 8), most)
+    local file = io.open(path, "rb")
+    assert(file:read(12 * block) == big:sub(1, 12 * block))
+    file:close()
+  end
 end
 
 -- Blocks of a range alone are asked for, in the order of the ranges, and more later.

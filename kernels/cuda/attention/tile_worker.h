@@ -11,8 +11,8 @@ struct Worker {
   Shared<F>& s;
   const CodeReader key_levels, value_levels;
   const int lane, warp, g, t, items;
-  int own_bits[F::kOwnRuns], own_bytes[F::kOwnRuns];  // of the warp's runs in a tile of codes
-  static constexpr int kKeyCopies = F::kRuns * kRunBytes / 16 / kWarp;
+  static constexpr int kKeyCopies = F::kRuns * kRunBytes / 16 / kWarp;  // of a tile, for a lane, at most
+  int own_bits[F::kOwnRuns], own_bytes[F::kOwnRuns];                    // of the warp's runs in a tile of codes
   int own_copies[F::kOwnRuns];          // of values: whether a copy of 16 bytes is the lane's
   const char *keys_from, *values_from;  // what the thread takes of tile 0 of a pool
   const char* scales_from;              // and of the scales: two lanes to each of the warp's tiles, first those of keys
@@ -284,7 +284,8 @@ struct Worker {
   // Scores of the warp's keys, before a row's factor: of keys 2 g and 2 g + 1 of each tile, each in two rows.
   using Scores = float[F::kTiles][4];
   // Of the tiles that are staged, in some runs, which have codes of so many bits; codes: where run 0 would begin. Tiles
-  // that need none get what nobody asks for.
+  // that need none get what nobody asks for. first: run 0 is among them, as the compiler is told, so that its products
+  // begin the sums.
   template <bool first>
   __device__ void score_runs(int bits_of_runs, uint32_t runs, const char* codes, Scores* scores) const {
     for_bits(bits_of_runs, [&](auto bits) {

@@ -9,8 +9,8 @@
 --   files:add(path)      offers an adapter, and tells the same of it
 -- Of a worker, files.of_worker(paths, cache, transport):
 --   files:hashes()       of what is on its disk
---   files:path(about, peer, pump)   where it lies, after pulling what is lacking from a peer. pump(seconds) waits for
---                        an event and does what it asks for
+--   files:path(about, peer, pump, beside)   where it lies, after pulling what is lacking from a peer. pump(seconds)
+--                        waits for an event and does what it asks for. beside: steps go on meanwhile
 -- Of both, files:take(event): whether an event was about files, which is then done; files:tick(), now and then.
 
 local pulls = require "qeng.peers.pull"
@@ -24,6 +24,7 @@ local Files = {}
 Files.__index = Files
 
 local most_files = 10000
+local window_beside = 1  -- blocks asked for at once where steps go on: rows wait for those that were sent before them
 
 local function new(transport, cache)
   return setmetatable({
@@ -117,7 +118,7 @@ local function checked(file)
 end
 
 -- Where a file lies, after pulling what is lacking. Several may want parts of one file at the same time.
-local function fetch(self, file, peer, pump)
+local function fetch(self, file, peer, pump, beside)
   local name, hash, spans = checked(file)
   if self.own[hash] then return self.own[hash] end
   q.fs.mkdir(self.cache)
@@ -126,10 +127,12 @@ local function fetch(self, file, peer, pump)
     shared = {
       users = 0, pull = pulls.new {
         peers = self.transport, sources = { peer }, hash = hash, folder = self.cache, ranges = {}, say = self.say,
+        window = window_beside,
       },
     }
     self.pulls[hash] = shared
   end
+  if not beside then shared.pull.window = pulls.window end  -- all wait for it
   shared.users = shared.users + 1
   local pull, path = shared.pull, nil
   local function wait(ready)
@@ -155,17 +158,17 @@ local function fetch(self, file, peer, pump)
   return path
 end
 
-function Files:path(about, peer, pump)
+function Files:path(about, peer, pump, beside)
   if not is_hash(about.hash) or type(about.files) ~= "table" or #about.files < 1 or #about.files > most_files then
     q.error("format", "what is told of a model has no hash, or no list of files")
   end
   if self.own[about.hash] then return self.own[about.hash] end
-  if not about.folder then return fetch(self, about.files[1], peer, pump) end
+  if not about.folder then return fetch(self, about.files[1], peer, pump, beside) end
   -- A folder is made of links to what came, which is of these layers alone.
   local folder = ("%s/%s"):format(self.cache, q.host.hash(q.json.encode(about.files)))
   q.fs.mkdir(folder)
   for _, file in ipairs(about.files) do
-    q.fs.link(fetch(self, file, peer, pump), folder .. "/" .. checked(file))
+    q.fs.link(fetch(self, file, peer, pump, beside), folder .. "/" .. checked(file))
   end
   return folder
 end

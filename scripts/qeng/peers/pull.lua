@@ -21,6 +21,8 @@ local doubled = 2    -- seconds a block is late, after which one who has nothing
 local idle = 0.25    -- seconds between calls of tick
 local block_bytes = 2 ^ 20
 
+pulls.window = 8  -- blocks that one source is asked for at once
+
 local last_request = 2 ^ 40  -- beyond those of others in this process, whose answers have other types too
 
 -- opt:
@@ -29,7 +31,7 @@ local last_request = 2 ^ 40  -- beyond those of others in this process, whose an
 --   hash      of the file or the folder
 --   folder    where it is received: HASH.part, HASH.noted
 --   ranges    {{first, last}...} of bytes, in the order that they are wanted in; nil: all; {}: none before Pull:need
---   window    blocks that one source is asked for at once, 8
+--   window    instead of pulls.window
 --   rate      bytes a second, or what rates.new made, which several may share
 --   patience  seconds to wait while no source is here, 30
 --   progress  function(done, total), bytes
@@ -37,7 +39,7 @@ local last_request = 2 ^ 40  -- beyond those of others in this process, whose an
 --   verify    reads and verifies what came before
 function pulls.new(opt)
   local self = setmetatable({
-    peers = opt.peers, hash = opt.hash, folder = opt.folder, ranges = opt.ranges, window = opt.window or 8,
+    peers = opt.peers, hash = opt.hash, folder = opt.folder, ranges = opt.ranges, window = opt.window or pulls.window,
     rate = type(opt.rate) == "table" and opt.rate or rates.new(opt.rate), patience = opt.patience or 30,
     progress = opt.progress or function() end, say = opt.say or function() end, verify = opt.verify,
     sources = {}, asked = {}, late = {}, wanted = {}, first = 1, last = 0, needed = {}, left = 0, total = 0,

@@ -60,13 +60,14 @@ local function stage_of(guest, number)
   return guest.stages[number] or q.error("value", ("no stage %d was loaded"):format(number))
 end
 
--- Where files lie, after pulling what is lacking from the coordinator. Others are served meanwhile.
-local function path_of(self, guest, about)
+-- Where files lie, after pulling what is lacking from the coordinator. Others are served meanwhile. beside: so are this
+-- guest's own steps.
+local function path_of(self, guest, about, beside)
   return self.files:path(about, guest.peer, function(seconds)
     local event = self.peers:wait(math.min(seconds, 0.25))
     if event then self:take(event) end
     if self.guests[guest.peer] ~= guest then q.error("peer", guest.name .. " left while files came") end
-  end)
+  end, beside)
 end
 
 local most_rows = 2 ^ 16  -- of a step, and sequences of one
@@ -97,7 +98,7 @@ local answers = {}
 function answers.hello(self) return "hello", self:about() end
 
 function answers.fetch(self, guest, said)
-  path_of(self, guest, field(said, "model", "table"))
+  path_of(self, guest, field(said, "model", "table"), true)
   return "ready", {}
 end
 
