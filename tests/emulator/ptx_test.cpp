@@ -3,6 +3,7 @@
 #include <limits>
 #include <random>
 
+#include "kernels/cuda/divisor.h"
 #include "kernels/cuda/ptx/ptx_int8.h"
 #include "tests/catch.h"
 #include "tests/emulator/kernel_fixture.h"
@@ -265,6 +266,22 @@ TEST_CASE("approximations treat what is special as the device does") {
   CHECK(std::isnan(ptx::exp2_approx(std::nanf(""))));
   CHECK(ptx::rsqrt_approx(16.0f) == 0.25f);
   CHECK(ptx::pack_bf16(1.0f, -2.0f) == 0xc0003f80u);
+}
+
+TEST_CASE("a divisor divides as the host does") {
+  constexpr int kMost = std::numeric_limits<int>::max();
+  std::mt19937 engine(1);
+  for (int round = 0; round < 20000; ++round) {
+    const int by = 1 + static_cast<int>(engine() % (round % 2 ? 300u : unsigned{kMost}));
+    const Divisor divisor(by);
+    const int multiple = static_cast<int>(engine() % (unsigned{kMost} / by + 1)) * by;
+    for (const int x : {0, by - 1, multiple, std::max(multiple - 1, 0), static_cast<int>(engine() >> 1), kMost}) {
+      const auto [quotient, rest] = divisor.divide(x);
+      CAPTURE(x, by);
+      REQUIRE(quotient == x / by);
+      REQUIRE(rest == x % by);
+    }
+  }
 }
 
 TEST_CASE("bit intrinsics give what CUDA's manual says") {

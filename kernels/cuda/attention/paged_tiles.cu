@@ -11,6 +11,7 @@
 // (rows, masks, a softcap) stands behind one branch.
 #include <algorithm>
 
+#include "kernels/cuda/attention/tile_items.h"
 #include "kernels/cuda/attention/tile_rows.h"
 
 namespace qeng {
