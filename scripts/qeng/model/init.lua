@@ -15,10 +15,10 @@ local kept = require "qeng.model.kept"
 local look = require "qeng.model.look"
 local lora = require "qeng.model.lora"
 local mtp = require "qeng.model.mtp"
-local new_tokens = require "qeng.model.new_tokens"
 local nn = require "qeng.model.nn"
 local peft = require "qeng.model.peft"
 local range = require "qeng.model.range"
+local save = require "qeng.model.save"
 local stream = require "qeng.model.stream"
 
 local Model = {}
@@ -436,77 +436,8 @@ function Model:merge()
   return peft.merge(self)
 end
 
--- Writes a Hugging Face folder of the weights as they are (merge first): config, tokenizer files, safetensors in
--- shards, and what the model's own folder has beside them (model/kept.lua). opt: dtype, max_shard_bytes. dtype: by
--- default the weights' own. That is f16 if they were loaded as such, and the model's if they come from a GGUF file.
-function Model:save(dir, opt)
-  opt = opt or {}
-  if self.rotations then
-    q.error("unsupported", "save: the weights are stored rotated, which a config.json cannot say; save_gguf writes "
-      .. "them unrotated, and what is loaded from that file can be saved")
-  end
-  if self.config.rope and self.config.rope.factors then
-    q.error("unsupported", "save: rope_freqs.weight holds factors of no known setting, which a config.json cannot say; "
-      .. "recipes/quantize.lua copies the GGUF file with it")
-  end
-  local dtype = opt.dtype or self.gguf and self.dtype or self.saved_dtype
-  local tensors = {}
-  local turns = self.arch.transposed or function() return false end
-  local by_name = {}
-  local parameters = { unpack(self.parameters) }
-  for _, parameter in ipairs(self.mtp and self.mtp.parameters or {}) do parameters[#parameters + 1] = parameter end
-  for _, parameter in ipairs(parameters) do by_name[parameter.name] = parameter.tensor end
-  local function plain(name) return q.no_grad(by_name[name].to, by_name[name], dtype or self.dtype) end
-  local function stored(name, tensor)
-    local own = self.arch.stored and self.arch.stored(name, tensor, plain, self)
-    local stack = experts.is_stack(name, tensor:shape())
-    return own or stack and self.fused_experts and experts.fuse(name, plain) or experts.matrices(name, tensor)
-  end
-  for _, parameter in ipairs(parameters) do
-    local name, tensor = parameter.name, parameter.tensor
-    if turns(name) then tensor = q.no_grad(function() return plain(name):transpose():clone() end) end
-    local exact = architectures.is_exact(self.arch, name) and tensor:dtype() == "f32" and "f32" or nil
-    for _, part in ipairs(stored(name, tensor)) do
-      tensors[#tensors + 1] = { kept.name(self, part[1]), part[2], exact }
-    end
-  end
-  for _, layer in ipairs(self.linears) do
-    if layer.row_scale then
-      tensors[#tensors + 1] = { kept.name(self, layer.name .. ".weight_scale"), layer.row_scale, "f32" }
-    end
-  end
-  for _, tensor in ipairs(kept.tensors(self, dtype or self.dtype)) do tensors[#tensors + 1] = tensor end
-  local values = {}
-  for key, value in pairs(self.config_values) do values[key] = value end
-  values.torch_dtype = ({ f32 = "float32", bf16 = "bfloat16", f16 = "float16" })[dtype or self.dtype]
-  values.dtype = values.dtype and values.torch_dtype or nil
-  values.quantization_config = nil  -- what was packed is written as the values that it stood for
-  values = kept.values(self, values)
-  q.fs.write_dir(dir, function(folder)
-    q.safetensors.save(folder, tensors, kept.copied(self, {
-      metadata = { format = "pt" }, max_shard_bytes = opt.max_shard_bytes or 4e9, dtype = dtype,
-    }))
-    q.fs.write(folder .. "/config.json", config.text(values))
-    if self.tokenizer_dir then new_tokens.copy_tokenizer(self.tokenizer_dir, folder) end
-    if self.dir then
-      for _, name in ipairs(models.companions) do
-        local from, to = self.dir .. "/" .. name, folder .. "/" .. name
-        if q.fs.kind(to) ~= "file" and q.fs.kind(from) == "file" then q.fs.copy(from, to) end
-      end
-    elseif self.gguf and self.tokenizer then
-      if not self.tokenizer_dir then self.tokenizer:save(folder) end
-      local stops = { eos_token_id = q.json.array(self.stop_ids) }
-      q.fs.write(folder .. "/generation_config.json", q.json.encode(stops, { pretty = true }) .. "\n")
-    end
-  end)
-end
-
--- The files of a model folder that are copied as they are.
-models.companions = {
-  "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json",
-  "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json",
-  "preprocessor_config.json", "video_preprocessor_config.json", "processor_config.json",
-}
+-- Writes a Hugging Face folder of the weights as they are (merge first); opt: as for model/save.lua.
+function Model:save(dir, opt) return save(self, dir, opt) end
 
 range.guard(Model)
 
