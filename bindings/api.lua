@@ -2264,6 +2264,10 @@ function Ranks:barrier() end
 ---@param text string
 ---@return string
 function Ranks:tell(text) end
+---Each rank's text, in the order of ranks, for all.
+---@param text string
+---@return string[]
+function Ranks:texts(text) end
 ---Sums of the ranks' lists, number by number, in the order of ranks.
 ---@param numbers number[]  equally many on each rank
 ---@return number[]

@@ -35,6 +35,7 @@ int barrier(Call& call) {
   return 0;
 }
 int tell(Call& call) { return call.push(call.self<Ranks>()->tell(call.arg<std::string>(1))); }
+int texts(Call& call) { return call.push(call.self<Ranks>()->texts(call.arg<std::string>(1))); }
 int sum(Call& call) { return call.push(call.self<Ranks>()->sum(call.arg<std::vector<double>>(1))); }
 int sent(Call& call) { return call.push(call.self<Ranks>()->sent()); }
 int leave(Call&) {
@@ -124,6 +125,7 @@ void register_ranks(lua_State* L) {
                      {"size", fn<size>},
                      {"barrier", fn<barrier>},
                      {"tell", fn<tell>},
+                     {"texts", fn<texts>},
                      {"sum", fn<sum>},
                      {"sent", fn<sent>},
                      {"share", fn<share>},

@@ -5,6 +5,7 @@
 
 #include "engine/autograd/expression.h"
 #include "engine/program/rehearsal.h"
+#include "engine/ranks/ranks.h"
 #include "kernels/backends.h"
 
 namespace qeng {
@@ -66,7 +67,8 @@ void choose_device(const RuntimeChoice& choice) {
 }
 
 std::shared_ptr<Runtime> make_runtime(const RuntimeChoice& choice) {
-  auto made = std::make_shared<Runtime>(find_device(choice.device).make({choice.threads, choice.isa}));
+  auto made =
+      std::make_shared<Runtime>(find_device(choice.device, Ranks::of_machine()).make({choice.threads, choice.isa}));
   // exit() goes backwards: this is done before the libraries of devices end, which registered when the device was
   // opened.
   std::atexit(end_runtimes);

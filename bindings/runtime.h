@@ -23,7 +23,7 @@ namespace qeng {
 class Rehearsal;
 
 struct RuntimeChoice {
-  std::string device = "auto";  // as find_device (kernels/backends.h) takes it
+  std::string device = "auto";  // as find_device (kernels/backends.h) takes it; ranks of a machine take turns
   int threads = 0;              // 0: the cores this process may use
   std::string isa;              // "": the best
   size_t budget = 0;            // bytes that tensors may take on it, 0: any number

@@ -29,13 +29,13 @@ bool register_backend(BackendKind kind) {
 
 const std::vector<BackendKind>& backend_kinds() { return kinds(); }
 
-FoundDevice find_device(const std::string& name) {
+FoundDevice find_device(const std::string& name, int process) {
   const size_t colon = std::min(name.find(':'), name.size());
   const std::string stem = name.substr(0, colon), number = name.substr(std::min(colon + 1, name.size()));
   const bool numbered = colon < name.size();
   const bool fits =
       !numbered || (!number.empty() && number.size() < 4 && number.find_first_not_of("0123456789") == number.npos);
-  const size_t index = fits && numbered ? std::stoul(number) : 0;
+  const size_t turn = fits && numbered ? std::stoul(number) : static_cast<size_t>(process);
   std::vector<std::string> names{"auto"}, there;
   for (const BackendKind& kind : kinds()) {
     std::string why;
@@ -44,6 +44,7 @@ FoundDevice find_device(const std::string& name) {
       continue;
     }
     const std::vector<DeviceInfo> devices = kind.devices(&why);
+    const size_t index = numbered || devices.empty() ? turn : turn % devices.size();
     if (index < devices.size()) return {&kind, static_cast<int>(index)};
     if (name == "auto") continue;
     for (const BackendKind& other : kinds())

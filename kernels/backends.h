@@ -37,14 +37,15 @@ struct BackendKind {
 bool register_backend(BackendKind kind);
 const std::vector<BackendKind>& backend_kinds();  // by falling priority
 
-// "auto", "tpu" (its first device) or "tpu:1". Error("value") lists the names that there are, Error("unsupported") says
-// why the device is not there and which are.
+// "auto", "tpu" or "tpu:1". Error("value") lists the names that there are, Error("unsupported") says why the device is
+// not there and which are. process: of several that share a machine's devices out, the number, from 0: a name without a
+// number is the first device of its kind to process 0, the second to process 1, and so on in turn.
 struct FoundDevice {
   const BackendKind* kind;
   int index;
   std::unique_ptr<Backend> make(const BackendOptions& options = {}) const { return kind->make(index, options); }
 };
-FoundDevice find_device(const std::string& name);
+FoundDevice find_device(const std::string& name, int process = 0);
 
 }  // namespace qeng
 

@@ -145,6 +145,13 @@ Ranks* Ranks::of_job() {
   return job.get();
 }
 
+int Ranks::of_machine() {
+  if (launched() < 2) return 0;
+  for (const char* name : {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"})
+    if (const char* text = std::getenv(name)) return std::max(0, std::atoi(text));
+  return 0;
+}
+
 void Ranks::leave() {
   static bool left = false;
   if (job && !left) job->transport_->finish();
@@ -167,6 +174,20 @@ std::string Ranks::tell(const std::string& text) {
   told.resize(bytes);
   transport_->broadcast(told.data(), bytes, 0);
   return told;
+}
+
+std::vector<std::string> Ranks::texts(const std::string& own) {
+  const auto ranks = static_cast<size_t>(size()), me = static_cast<size_t>(rank());
+  std::vector<size_t> bytes(ranks);
+  const size_t length = bytes[me] = own.size();
+  transport_->gather(&length, bytes.data(), std::vector<size_t>(ranks, sizeof length));
+  std::string all(std::accumulate(bytes.begin(), bytes.end(), size_t{0}), '\0');
+  all.replace(std::accumulate(bytes.begin(), bytes.begin() + rank(), size_t{0}), own.size(), own);
+  transport_->gather(own.data(), all.data(), bytes);
+  std::vector<std::string> each(ranks);
+  size_t at = 0;
+  for (size_t r = 0; r < ranks; at += bytes[r++]) each[r] = all.substr(at, bytes[r]);
+  return each;
 }
 
 std::vector<double> Ranks::sum(const std::vector<double>& numbers) {

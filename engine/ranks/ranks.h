@@ -16,6 +16,8 @@ class Ranks {
   // Those of this process's job, joined at the first call; nullptr: it is alone. Error("unsupported") where a launcher
   // started several processes and this build cannot join them. Not for several threads at once.
   static Ranks* of_job();
+  // The number of this process among those of its job on this machine, from 0, as the launcher says; 0: it is alone.
+  static int of_machine();
   // Leaves the job where of_job() has joined one: the last thing that a process does whose part is done. Where one ends
   // without it, the launcher ends the others.
   static void leave();
@@ -37,6 +39,8 @@ class Ranks {
   void barrier() { transport().barrier(); }
   // Rank 0's text, for all.
   std::string tell(const std::string& text);
+  // The text of each rank, in their order, for all.
+  std::vector<std::string> texts(const std::string& own);
   // Number by number the sum of all ranks' lists, which are equally long: in the order of ranks.
   std::vector<double> sum(const std::vector<double>& numbers);
 

@@ -52,6 +52,14 @@ size_t total_memory() {
   return bytes;
 }
 
+int device_count() {  // their memory is one, so a process may use one of them
+  static const int count = [] {
+    const char* text = std::getenv("QENG_EMULATOR_DEVICES");
+    return text ? std::atoi(text) : 1;
+  }();
+  return count;
+}
+thread_local int current_device = 0;
 thread_local cudaError_t last = cudaSuccess;
 cudaError_t stuck = cudaSuccess;
 bool device_open = false;
@@ -286,9 +294,12 @@ cudaError_t cudaMemset(void* to, int value, size_t bytes) {
 
 // ---- the device
 
-cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
-cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : result(cudaErrorInvalidDevice); }
-cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
+cudaError_t cudaGetDeviceCount(int* count) { return *count = device_count(), cudaSuccess; }
+cudaError_t cudaSetDevice(int device) {
+  if (device < 0 || device >= device_count()) return result(cudaErrorInvalidDevice);
+  return current_device = device, cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) { return *device = current_device, cudaSuccess; }
 cudaError_t cudaDriverGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
 cudaError_t cudaRuntimeGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
@@ -298,7 +309,7 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
-  if (device != 0) return result(cudaErrorInvalidDevice);
+  if (device < 0 || device >= device_count()) return result(cudaErrorInvalidDevice);
   *properties = {};
   std::snprintf(properties->name, sizeof properties->name, "emulated GPU");
   properties->totalGlobalMem = total_memory();

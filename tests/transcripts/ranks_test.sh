@@ -56,6 +56,24 @@ for mode in lora full; do
   done
 done
 [[ $(grep -c "metrics.jsonl, report.html" "$dir/log") == 1 ]] || fail "one rank speaks: $(cat "$dir/log")"
+grep -q '^ranks    3, on cpu, cpu, cpu$' "$dir/log" || fail "the devices of ranks: $(cat "$dir/log")"
+
+# Ranks of a machine take its GPUs in turn, unless a number is given.
+emulated=$(dirname "$qeng")/libqeng_cuda_emulated.so
+if [[ -e $emulated ]]; then
+  takes() {  # DEVICE EXPECTED
+    local names
+    names=$(QENG_CUDA_LIBRARY=$emulated QENG_EMULATOR_DEVICES=2 on 3 -e 'local q = require "qeng"
+      q.device { device = ... }
+      q.zeros { 1 }
+      for _, one in ipairs(q.devices()) do if one.in_use then print(os.getenv "OMPI_COMM_WORLD_RANK", one.name) end end' "$1" |
+      sort | cut -f 2 | xargs)
+    [[ $names == "$2" ]] || fail "--device $1 on three ranks: $names, expected $2"
+  }
+  takes auto "cuda:0 cuda:1 cuda:0"
+  takes cuda "cuda:0 cuda:1 cuda:0"
+  takes cuda:1 "cuda:1 cuda:1 cuda:1"
+fi
 
 # Each rank keeps a part of the gradients, and of the weights; three ranks of four micro-batches have a round that two sit out. An adapter is
 # whole on each.

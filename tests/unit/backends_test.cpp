@@ -49,6 +49,11 @@ TEST_CASE("a backend that registers itself is found by name and number") {
   CHECK(find_device("toy").make()->name() == "toy:0");
   CHECK(find_device("toy:1").make()->name() == "toy:1");
   CHECK(find_device("cpu").make({1, ""})->name() == "cpu");
+  for (int process = 0; process < 5; ++process) {  // of those that share a machine
+    CHECK(find_device("toy", process).make()->name() == "toy:" + std::to_string(process % 2));
+    CHECK(find_device("toy:1", process).index == 1);
+    CHECK(find_device("cpu", process).index == 0);
+  }
   CHECK(find_device("auto").kind->name != "toy");
   CHECK(backend_kinds().back().name == "toy");
 }

@@ -292,20 +292,23 @@ TEST_CASE("shards give each owner the gradients of all ranks, and each unit its 
     }
 }
 
-TEST_CASE("ranks tell a text and sum numbers in their order") {
+TEST_CASE("ranks tell a text, and texts and sums of all in their order") {
   Board board(3);
   std::vector<std::string> told(3);
+  std::vector<std::vector<std::string>> texts(3);
   std::vector<std::vector<double>> sums(3);
   std::vector<std::thread> threads;
   for (int r = 0; r < 3; ++r)
     threads.emplace_back([&, r] {
       Ranks ranks(std::make_unique<Thread>(board, r));
       told[static_cast<size_t>(r)] = ranks.tell(r == 0 ? "the path" : "");
+      texts[static_cast<size_t>(r)] = ranks.texts(r == 0 ? "cuda:0" : r == 1 ? "" : "cpu");
       sums[static_cast<size_t>(r)] = ranks.sum({r == 0 ? 1e30 : r == 1 ? -1e30 : 1.0, static_cast<double>(r)});
     });
   for (std::thread& thread : threads) thread.join();
   for (size_t r = 0; r < 3; ++r) {
     CHECK(told[r] == "the path");
+    CHECK(texts[r] == std::vector<std::string>{"cuda:0", "", "cpu"});
     CHECK(sums[r] == std::vector<double>{1.0, 3.0});
   }
 }

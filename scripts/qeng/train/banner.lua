@@ -26,10 +26,13 @@ local function elements(parameters, others)
   return sum, names
 end
 
--- The device in use, as text.
-function banner.device()
+-- The device in use, as text. short: its name alone.
+function banner.device(short)
   for _, one in ipairs(q.devices()) do
-    if one.in_use then return one.name == "cpu" and one.description or ("%s, %s"):format(one.name, one.description) end
+    if one.in_use then
+      if short then return one.name end
+      return one.name == "cpu" and one.description or ("%s, %s"):format(one.name, one.description)
+    end
   end
   return "not chosen yet"
 end
@@ -58,7 +61,14 @@ function banner.trained(model, bits)
     banner.count(all))
 end
 
--- { {name, text}... } of a run before its first step. about: opt (of q.train), plan (of the batches), steps.
+-- The devices of the ranks of a job, or nil. devices: the name of each rank's.
+function banner.ranks(devices)
+  if #devices == 1 then return nil end
+  return { "ranks", ("%d, on %s"):format(#devices, table.concat(devices, ", ")) }
+end
+
+-- { {name, text}... } of a run before its first step. about: opt (of q.train), plan (of the batches), steps, devices
+-- (as for banner.ranks).
 function banner.facts(model, file, about)
   local opt, plan, slots = about.opt, about.plan, about.opt.rows * about.opt.row_tokens
   local per_step = opt.accumulate / math.max(plan.batches, 1)
@@ -78,6 +88,7 @@ function banner.facts(model, file, about)
       (opt.lr and ("; learning rate %g, %s%s"):format(opt.lr,
         opt.schedule, opt.warmup > 0 and (", %d steps of warm-up"):format(opt.warmup) or "") or "") },
     { "device", banner.device() },
+    banner.ranks(about.devices),
   }
 end
 

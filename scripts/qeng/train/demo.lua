@@ -10,7 +10,8 @@ local tinydata = require "qeng.train.tinydata"
 
 local demo = {}
 
--- The options of the demo that the command line may replace. Muon learns the task in a quarter of the tokens that AdamW takes.
+-- The options of the demo that the command line may replace. Muon learns the task in a quarter of the tokens that AdamW
+-- takes.
 local settings = {
   rank = 32, optim = "muon", lr = 3e-3, steps = 500, row_tokens = 512, rows = 1, warmup = 10, eval_share = 0.02,
   eval_every = 100, save_every = 200, dtype = "f32",

@@ -32,8 +32,9 @@ for _, name in ipairs { "back_to", "tell", "add", "close" } do Mute[name] = func
 function journal.open(run)
   local opt, out, state = run.opt, run.out, run.state
   local slots = opt.accumulate * opt.rows * opt.row_tokens
+  local devices = run.ranks:texts(banner.device "short")
   if not run.ranks.first then return setmetatable({ run = run, about = { slots = slots } }, Mute) end
-  local about = { opt = opt, plan = run.plan, steps = run.total, state = state, slots = slots }
+  local about = { opt = opt, plan = run.plan, steps = run.total, state = state, slots = slots, devices = devices }
   local show = { title = opt.title or "qeng training", settings = opt.settings or {}, curves = opt.curves }
   if opt.checkpoints ~= false and not progress.silent then
     show.facts = banner.facts(run.model, opt.data, about)

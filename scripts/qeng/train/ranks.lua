@@ -59,6 +59,9 @@ function Team:tell(f)
   return self.job and self.job:tell(text) or text
 end
 
+-- Each rank's text, in their order, for all.
+function Team:texts(text) return self.job and self.job:texts(text) or { text } end
+
 -- Sums over ranks, number by number; any(value): whether it is true on one of them.
 function Team:sum(numbers) return self.job and self.job:sum(numbers) or numbers end
 function Team:any(value)
