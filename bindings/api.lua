@@ -1665,6 +1665,10 @@ function Peers:room(peer) end
 ---@param seconds number
 ---@return table?
 function Peers:wait(seconds) end
+---Those that dialed this process and were not let in, since that was last asked: key and address. A key is told once,
+---and 32 of them at most.
+---@return {key: string, address: string}[]
+function Peers:refused() end
 ---Of a peer: here, times_here, round_trip_ms (of signs of life), bytes_sent, bytes_received, frames_sent,
 ---frames_received, unsent (bytes).
 ---@param peer integer

@@ -3,7 +3,9 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <mutex>
 #include <set>
+#include <utility>
 
 #include "bindings/interrupt.h"
 #include "bindings/peer_frame.h"
@@ -15,9 +17,32 @@
 namespace qeng {
 namespace {
 
+// Who was not let in: so many keys that one process holds, as strangers may have any number.
+class Refused {
+ public:
+  struct Stranger {
+    std::string key, address;
+  };
+  void add(const std::string& key, const std::string& address) {
+    const std::lock_guard<std::mutex> lock(lock_);
+    if (keys_.size() < kMost && keys_.insert(key).second) untold_.push_back({key, address});
+  }
+  std::vector<Stranger> take() {
+    const std::lock_guard<std::mutex> lock(lock_);
+    return std::exchange(untold_, {});
+  }
+
+ private:
+  static constexpr size_t kMost = 32;
+  std::mutex lock_;
+  std::set<std::string> keys_;
+  std::vector<Stranger> untold_;
+};
+
 // What Lua holds of an open Peers: with the keys that it was opened with.
 struct OpenPeers {
   std::shared_ptr<const PeerKeys> keys;
+  std::shared_ptr<Refused> refused;
   std::unique_ptr<Peers> peers;
 };
 
@@ -184,8 +209,10 @@ int open(Call& call) {
   options.public_key = keys->own().public_key;
   options.secret_key = keys->own().secret_key;
   options.who = [keys](const std::string& key) { return keys->name_of(key); };
+  const auto refused = std::make_shared<Refused>();
+  options.refused = [refused](const std::string& key, const std::string& address) { refused->add(key, address); };
   auto peers = peer_library().open(options);
-  return call.push(std::make_shared<OpenPeers>(OpenPeers{keys, std::move(peers)}));
+  return call.push(std::make_shared<OpenPeers>(OpenPeers{keys, refused, std::move(peers)}));
 }
 
 int port(Call& call) { return call.push(peers_of(call).port()); }
@@ -217,6 +244,19 @@ int send(Call& call) {
   self->peers->send(peer,
                     std::make_shared<const PeerFrame>(header, opt.get<std::string>("text", ""), data_of(call, opt)));
   return 0;
+}
+
+int refused(Call& call) {
+  lua_State* L = call.L;
+  lua_newtable(L);
+  int count = 0;
+  for (const Refused::Stranger& stranger : call.self<OpenPeers>()->refused->take()) {
+    lua_newtable(L);
+    set_field(L, "key", stranger.key);
+    set_field(L, "address", stranger.address);
+    lua_rawseti(L, -2, ++count);
+  }
+  return 1;
 }
 
 int room(Call& call) { return call.push(peers_of(call).room(call.arg<int>(1))); }
@@ -359,6 +399,7 @@ void register_peers(lua_State* L) {
                               {"send", fn<send>},
                               {"room", fn<room>},
                               {"wait", fn<wait>},
+                              {"refused", fn<refused>},
                               {"stats", fn<stats>},
                               {"close", fn<close>}});
   lua::methods<HeldFrame>(L, {{"bytes", fn<frame_bytes>},

@@ -9,9 +9,9 @@ namespace qeng {
 
 class CzmqGate {
  public:
-  // Before any socket of the context listens. may_enter: of a key in Z85.
-  CzmqGate(void* context, std::function<bool(const std::string& key)> may_enter)
-      : socket_(context, ZMQ_REP), may_enter_(std::move(may_enter)) {
+  // Before any socket of the context listens. may_enter: of a key in Z85, and the address that it comes from.
+  using MayEnter = std::function<bool(const std::string& key, const std::string& address)>;
+  CzmqGate(void* context, MayEnter may_enter) : socket_(context, ZMQ_REP), may_enter_(std::move(may_enter)) {
     if (zmq_bind(socket_.get(), "inproc://zeromq.zap.01") != 0)
       fail("internal", "the gate of peers: ", zmq_strerror(zmq_errno()));
   }
@@ -29,7 +29,7 @@ class CzmqGate {
       const bool asked_right = count == kParts && parts[0].text() == "1.0" && parts[5].text() == "CURVE";
       char key[41] = "";
       if (asked_right && parts[6].size() == 32) zmq_z85_encode(key, parts[6].data(), 32);
-      const bool enters = key[0] && may_enter_(key);
+      const bool enters = key[0] && may_enter_(key, parts[3].text());
       const std::string id = parts[1].text();
       for (const std::string& text : {std::string("1.0"), id, std::string(enters ? "200" : "300"), std::string(),
                                       std::string(enters ? key : "")}) {
@@ -44,7 +44,7 @@ class CzmqGate {
  private:
   static constexpr int kParts = 7;  // version, id, domain, address, routing id, mechanism, key
   ZmqSocket socket_;
-  const std::function<bool(const std::string& key)> may_enter_;
+  const MayEnter may_enter_;
 };
 
 }  // namespace qeng

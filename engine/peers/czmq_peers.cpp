@@ -72,7 +72,11 @@ CzmqPeers::CzmqPeers(const PeerOptions& options)
   if (options_.limit < 1 || options_.limit > kMaxPeerData)
     fail("value", "peers: limit is ", options_.limit, " bytes of a frame's data, expected 1 to ", kMaxPeerData);
   if (!options_.listen.empty()) {
-    gate_.emplace(context_.get(), [this](const std::string& key) { return !name_of(key).empty(); });
+    gate_.emplace(context_.get(), [this](const std::string& key, const std::string& address) {
+      const bool enters = !name_of(key).empty();
+      if (!enters && options_.refused) options_.refused(key, address);
+      return enters;
+    });
     listener_ = ZmqSocket(context_.get(), ZMQ_ROUTER);
     set_up(listener_);
     listener_.set(ZMQ_ROUTER_MANDATORY, 1);  // a message to a connection that has ended is an error

@@ -24,6 +24,7 @@ struct PeerOptions {
   std::string public_key, secret_key;
   // The name of a key that may connect, "" for others. Called from another thread, and again while a peer is here.
   std::function<std::string(const std::string& key)> who;
+  std::function<void(const std::string& key, const std::string& address)> refused;  // told of others, by another thread
   bool plain = false;  // neither keys nor encryption, to measure what they cost; nothing in Lua sets it
 };
 

@@ -166,6 +166,23 @@ if heard then
 else
   assert(ear.code == "io" and #beacon:refresh() == 0, ear.message)
 end
+
+-- A stranger hears nothing, and whom it dialed is told its key: once.
+local carl = folder .. "/carl"
+local third = q.keys { folder = carl, name = "carl" }
+q.keys { folder = carl, know = { name = "ben", public = other.public } }
+local stranger = q.peers.open { keys = carl }
+local silent = stranger:dial("127.0.0.1:" .. listener:port(), "ben")
+till = q.time() + patience
+local strangers = {}
+while #strangers == 0 do
+  assert(q.time() < till, "nobody was told of a stranger")
+  assert(listener:wait(0.1) == nil)
+  strangers = listener:refused()
+end
+assert(#strangers == 1 and strangers[1].key == third.public and strangers[1].address == "127.0.0.1")
+assert(stranger:wait(1) == nil and not stranger:stats(silent).here and #listener:refused() == 0)
+stranger:close()
 -- A process that exits with all of it open does so in order.
 script = folder .. "/exit.lua"
 q.fs.write(script, ([[

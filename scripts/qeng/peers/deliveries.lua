@@ -7,6 +7,7 @@ local options = require "qeng.console.options"
 local progress = require "qeng.console.progress"
 local q = require "qeng.core"
 local shelves = require "qeng.peers.shelf"
+local tell_strangers = require "qeng.peers.strangers"
 local trees = require "qeng.peers.tree"
 
 local deliveries = {}
@@ -74,7 +75,8 @@ function deliveries.serve(opt)
   local names = {}
   q.host.defer_interrupt(true)
   while not q.host.interrupted() do
-    local event = peers:wait(math.min(shelf:tick(), accept and accept:tick() or math.huge))
+    local event = peers:wait(math.min(1, shelf:tick(), accept and accept:tick() or math.huge))
+    tell_strangers(peers, say)
     if event then
       if event.kind == "here" then names[event.peer] = event.name end
       if event.kind ~= "frame" then

@@ -17,6 +17,7 @@ local models = require "qeng.model"
 local q = require "qeng.core"
 local sequences = require "qeng.infer.sequences"
 local stages = require "qeng.peers.stage"
+local tell_strangers = require "qeng.peers.strangers"
 local wires = require "qeng.peers.wire"
 
 local workers = {}
@@ -248,6 +249,7 @@ function Worker:run()
   while not q.host.interrupted() do
     local event = self.peers:wait(math.min(0.25, self.files:tick()))
     if event then self:take(event) end
+    tell_strangers(self.peers, self.say)
     if self.beacon and q.time() > looked + networks_every then
       looked = q.time()
       self:look_for_networks()
