@@ -54,7 +54,7 @@ adapter=(adapter/adapter_model.safetensors adapter/adapter_config.json)
 mine=(--data "$work/data.jsonl" --row-tokens 64 --threads 2 --out OUT)
 small=(recipes/lora_qwen.lua --seed 3 --model "$work/model" "${mine[@]}" --rows 2 --accumulate 2 --dropout 0.1 --steps 40)
 
-both recipes/lora_qwen.lua --seed 3 --threads 2 --steps 12 --out OUT
+both recipes/lora_qwen.lua --seed 3 --threads 2 --steps 12 --rank 16 --optim adamw --rows 2 --out OUT
 compare "LoRA, the demo" "${adapter[@]}"
 both "${small[@]}" --eval-every 10 --clip 0.5 --warmup 5 --eager
 compare "LoRA, eager, accumulated, with dropout" "${adapter[@]}"
