@@ -78,13 +78,13 @@ function cases.alone(model, opt, engine)
   return r
 end
 
--- `count` requests: many share beginnings, adapters are mixed, half are sampled.
-function cases.requests(model, count, below)
+-- `count` requests: many share beginnings, of `shared` tokens (16) or more, adapters are mixed, half are sampled.
+function cases.requests(model, count, below, shared)
   local adapters = { false, cases.adapter(model, 1), cases.adapter(model, 2) }
   local beginnings = {}
   for i = 1, 4 do
     beginnings[i] = {}
-    for k = 1, 16 + below(80) do beginnings[i][k] = below(320) end
+    for k = 1, (shared or 16) + below(80) do beginnings[i][k] = below(320) end
   end
   local list = {}
   for i = 1, count do
@@ -117,7 +117,7 @@ function cases.schedule(seed, opt)
   local below = cases.random(seed)
   local family = cases.families[seed % #cases.families + 1]
   local model = opt.model or cases.model(family, { seed = seed, dtype = opt.dtype })
-  local list = cases.requests(model, opt.count or 64, below)
+  local list = cases.requests(model, opt.count or 64, below, opt.shared)
   local setup = {
     kv = opt.kv, max_batch = ({ 2, 8, 16, 64 })[below(4) + 1], chunk = ({ 1, 7, 33, 256 })[below(4) + 1],
     pages = opt.pages or 12 + below(36),

@@ -345,7 +345,7 @@ do
       model:save_gguf(at "model.gguf", { type = "f32" })
       model = q.load(at "model.gguf")
     end
-    local found = cases.schedule(7 * seed, { model = model, count = 24, pages = 14, page_tokens = 64 })
+    local found = cases.schedule(7 * seed, { model = model, count = 24, pages = 14, page_tokens = 64, shared = 70 })
     reused, wrong = reused + found.reused, wrong + found.guessed - found.accepted
   end
   assert(reused > 0 and wrong > 0, ("%d tokens reused, %d guesses wrong"):format(reused, wrong))
