@@ -128,10 +128,11 @@ end
 local reused, preempted, wrong = 0, 0, 0
 for seed = 1, 6 do
   local of = seed % 2 == 0 and fresh "bf16" or model
-  local found = cases.schedule(seed, { model = of, count = 16, pages = 14 })
+  local found = cases.schedule(seed, { model = of, count = 16, pages = 24, shared = 24 })
   reused, preempted, wrong = reused + found.reused, preempted + found.preempted, wrong + found.guessed - found.accepted
 end
-assert(reused > 0 and preempted > 0 and wrong > 0, "no schedule shares, gives way and goes back")
+assert(reused > 0 and preempted > 0 and wrong > 0,
+  ("no schedule shares, gives way and goes back: %d, %d, %d"):format(reused, preempted, wrong))
 do
   local function run(how)
     how.max_batch = how.max_batch or 3
