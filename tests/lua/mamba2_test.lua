@@ -126,9 +126,9 @@ end
 
 -- ---- random schedules, with pages of few tokens and with one page a sequence
 local reused, preempted, wrong = 0, 0, 0
-for seed = 1, 6 do
+for seed = 1, 8 do  -- in few pages sequences give way, in many they share
   local of = seed % 2 == 0 and fresh "bf16" or model
-  local found = cases.schedule(seed, { model = of, count = 16, pages = 24, shared = 24 })
+  local found = cases.schedule(seed, { model = of, count = 16, pages = seed < 5 and 14 or 30, shared = 30 })
   reused, preempted, wrong = reused + found.reused, preempted + found.preempted, wrong + found.guessed - found.accepted
 end
 assert(reused > 0 and preempted > 0 and wrong > 0,
