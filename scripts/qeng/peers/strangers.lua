@@ -1,4 +1,5 @@
--- Says who dialed and was not let in, which nobody is told who dials. peers: of q.peers.open.
+-- Says who dialed this machine and was not let in, with what would let it in. (The one who dials hears nothing.) peers:
+-- of q.peers.open; say(text).
 
 return function(peers, say)
   for _, one in ipairs(peers:refused()) do

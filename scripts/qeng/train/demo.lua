@@ -16,6 +16,7 @@ local settings = {
   rank = 32, optim = "muon", lr = 3e-3, steps = 500, row_tokens = 512, rows = 1, warmup = 10, eval_share = 0.02,
   eval_every = 100, save_every = 200, dtype = "f32",
 }
+local of_others = { rank = 16, steps = 1200, rows = 2, eval_every = 200, save_every = 400 }  -- by --optim
 local examples, questions, shown = 6000, 100, 3
 
 -- Asks held-out questions. Returns the share of exact answers, and the answers.
@@ -59,8 +60,9 @@ function demo.run(opt)
   print("This is the built-in demo (a model of 0.8 million parameters learns to write records); for your own: "
     .. "--model DIR --data FILE.jsonl")
   local dir = demo.model()
+  local others = opt.__given.optim and opt.optim ~= settings.optim and of_others or {}
   for key, value in pairs(settings) do
-    if not opt.__given[key] then opt[key] = value end
+    if not opt.__given[key] then opt[key] = others[key] or value end
   end
   opt.model = dir
   local set = tinydata.task(opt.seed, questions, "held_out")

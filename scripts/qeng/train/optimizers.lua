@@ -22,11 +22,13 @@ function optimizers.new(run, routing)
   local shares = (opt.zero or 0) > 0 and run.ranks.job
   local owners = shards and shards.owners or shares and run.ranks:owners(run.parameters) or nil
   if owners and opt.optim ~= "adamw" then
-    q.error("unsupported", ("--zero %d shares the state of adamw, not of %s"):format(opt.zero, opt.optim))
+    q.error("unsupported", ("--zero %d shares the state of adamw, not of %s (--optim adamw)")
+      :format(opt.zero, opt.optim))
   end
   if opt.optim ~= "adamw" then
     if opt.moment_bits ~= 32 then
-      q.error("unsupported", ("moment_bits = %s is of adamw, not of %s"):format(opt.moment_bits, opt.optim))
+      q.error("unsupported", ("moment_bits = %s is of adamw, not of %s (optim = \"adamw\")")
+        :format(opt.moment_bits, opt.optim))
     end
     for _, parameter in ipairs(run.parameters) do
       if parameter.tensor:grad():dtype() ~= "f32" then
