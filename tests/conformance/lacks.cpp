@@ -16,9 +16,19 @@ const std::set<std::string> kOpenClLacks = {
     "inertia",     "count_levels",     "pack_signs",  "clip_to_grid",
 };
 
+// Whole documents of f32 whose heads are large take more shared memory than GPUs of 7.5 have.
+bool too_large(const GatedDelta& op) { return !op.state && op.x.dtype == DType::f32 && op.shape.key_dim > 128; }
+bool too_large(const GatedDeltaGrad& op) { return op.x.dtype == DType::f32 && op.shape.key_dim > 128; }
+template <class AnyOp>
+bool too_large(const AnyOp&) {
+  return false;
+}
+
 }  // namespace
 
 bool lacks(const Named& target, const Op& op) {
+  if (target.name == "cuda" && target.backend->description().ends_with("capability 7.5"))
+    return std::visit([](const auto& concrete) { return too_large(concrete); }, op);
   if (target.name != "opencl") return false;
   const auto codes = [](const auto& concrete) {
     if constexpr (requires { concrete.k_levels; }) return concrete.k_levels || concrete.v_levels;

@@ -8,6 +8,7 @@ Op matmul(Draw& draw) {
   draw.sometimes_misalign();
   Matmul op;
   int64_t m = draw.size(70), k = draw.size(90), n = draw.size(70);
+  if (draw.integer(0, 2) == 0) m = 8 * draw.size(20), k = 8 * draw.size(24), n = 8 * draw.size(20);  // whole vectors
   const DType dtype = draw.float_dtype();
   op.trans_a = draw.flip(), op.trans_b = draw.flip(), op.acc = draw.flip();
   if (draw.integer(0, 5) == 0) m = 1, k = 8 * draw.size(80), op.trans_b = true;  // decoding: a row times whole vectors

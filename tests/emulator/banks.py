@@ -27,7 +27,7 @@ LIMITS = {
 }
 # The device's compute capability, an operation (or all), and how many draws of each: more where they cost little.
 RUNS = [("9.0", "", 6), ("9.0", "row_linear", 60), ("9.0", "paged_attention", 16), ("8.0", "row_linear", 60),
-        ("8.0", "attention", 6), ("8.0", "attention_grad", 6), ("8.0", "grouped_matmul", 6)]
+        ("8.0", "attention", 6), ("8.0", "attention_grad", 6), ("8.0", "grouped_matmul", 6), ("7.5", "matmul", 30)]
 TEST = "every op agrees with float64 on every backend"
 
 Place = collections.namedtuple("Place", "kernel key kind bytes")

@@ -112,6 +112,7 @@ inline void cp_async_if(int wanted, uint32_t shared, const void* global,
                         emulator::Site site = emulator::Site::current()) {
   if (wanted) cp_async_whole(shared, global, site);
 }
+inline bool multiplies_bf16() { return emulator::capability() >= 80; }
 inline bool from_sm80(emulator::Site site = emulator::Site::current()) {
   if (emulator::capability() < 80)
     emulator::fail("from_sm80", "this device launches no kernel that multiplies bf16", site);

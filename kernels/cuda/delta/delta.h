@@ -104,7 +104,6 @@ void clear_past(const View& cu, const View& out, CudaContext& context);
 template <class T, class AnyOp>
 Delta<T> delta_operands(const AnyOp& op, CudaContext& context) {
   const DeltaShape& shape = op.shape;
-  if (!context.tensor_bf16()) fail("unsupported", op.name, ": this GPU has too little shared memory (8.0 and later)");
   const int64_t documents = op.cu.elements() - 1;
   if (documents > 65535) fail("unsupported", op.name, ": cu is ", shape_text(op.cu), ", more than one launch takes");
   return {.x = op.x.template as<T>(),

@@ -1,7 +1,8 @@
 // Products for the gated delta rule by bf16 tensor cores, as exact as their operands' type asks. A number is a sum of
 // bf16 parts, each the rounded rest of those before it: one part is exact for what was bf16 in memory, two give 16 bits
 // of what is computed, three the 24 of f32. A product is the sum of its parts' products but for those below the last
-// part. kDirect parts are of x as it lies in memory, kDerived of what is computed.
+// part. kDirect parts are of x as it lies in memory, kDerived of what is computed. A GPU of 7.5 adds a number's parts, and
+// multiplies in f32.
 #pragma once
 #include "kernels/cuda/ptx/ptx.h"
 
@@ -50,6 +51,46 @@ __device__ inline void set(Parts<kParts>& operand, int i, float low, float high)
 // Two neighbouring products of a warp, 16 x 8 each: c[n][2 h + e] is row g + 8 h, column 8 n + 2 t + e.
 using Sums16 = float[2][4];
 
+// The numbers of an operand's registers, the lower halves first.
+template <int kParts, int kRegisters>
+__device__ inline void numbers_of(const uint32_t (&r)[kParts][kRegisters], float (&x)[2 * kRegisters]) {
+#pragma unroll
+  for (int i = 0; i < 2 * kRegisters; ++i) {
+    x[i] = 0;
+#pragma unroll
+    for (int part = kParts - 1; part >= 0; --part)
+      x[i] += float_of(i % 2 ? r[part][i / 2] & 0xffff0000u : r[part][i / 2] << 16);
+  }
+}
+// c += a b by multiply-adds, along k in an order of its own; of operands in registers as mma's.
+template <int kRights>
+__device__ inline void multiply_numbers(float (&c)[kRights][4], const float (&a)[8], const float (&b)[4 * kRights]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll 1
+  for (int t = 0; t < 4; ++t)  // of lanes that have k 2 t, 2 t + 1, 2 t + 8 and 2 t + 9
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      float down[2], across[kRights][2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        down[i] = __shfl_sync(kAllLanes, a[k / 2 * 4 + i * 2 + k % 2], lane / 4 * 4 + t);
+#pragma unroll
+        for (int n = 0; n < kRights; ++n)
+          across[n][i] = __shfl_sync(kAllLanes, b[n * 4 + k / 2 * 2 + k % 2], (lane % 4 * 2 + i) * 4 + t);
+      }
+#pragma unroll
+      for (int n = 0; n < kRights; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) c[n][i] = fmaf(down[i / 2], across[n][i % 2], c[n][i]);
+    }
+}
+template <int kA, int kB>
+__device__ inline void multiply_numbers(Sums16& c, const Parts<kA>& a, const Parts<kB>& b) {
+  float left[8], right[8];
+  numbers_of(a.r, left), numbers_of(b.r, right);
+  multiply_numbers(c, left, right);
+}
+
 // Calls f(i, j) for the parts of a and b whose products count, smallest products first.
 template <int kA, int kB, class F>
 __device__ inline void each_product(F f) {
@@ -64,6 +105,7 @@ __device__ inline void each_product(F f) {
 // c += a b
 template <int kA, int kB>
 __device__ inline void multiply(Sums16& c, const Parts<kA>& a, const Parts<kB>& b) {
+  if (!ptx::multiplies_bf16()) return multiply_numbers(c, a, b);
   each_product<kA, kB>([&](int i, int j) {
     ptx::mma_bf16(c[0], a.r[i], b.r[j][0], b.r[j][1]);
     ptx::mma_bf16(c[1], a.r[i], b.r[j][2], b.r[j][3]);
@@ -74,6 +116,7 @@ __device__ inline void multiply(Sums16& c, const Parts<kA>& a, const Parts<kB>& 
 template <int kRanks, int kA, int kB>
 __device__ inline void multiply(Sums16 (&c)[kRanks], const Parts<kA>& a, const Parts<kB>& b) {
   static_assert(kRanks >= kA && kRanks >= kB);
+  if (!ptx::multiplies_bf16()) return multiply_numbers(c[0], a, b);
 #pragma unroll
   for (int i = 0; i < kA; ++i)
 #pragma unroll

@@ -117,7 +117,6 @@ __device__ inline void solve_column(const Chunk<kParts>& chunk, int column) {
 
 template <int kParts, class T, bool kStaged>
 __global__ void __launch_bounds__(kThreads, 2) delta_prepare(const Delta<T> op, const DeltaPrepared out) {
-  if (!ptx::from_sm80()) return;
   const int64_t slot = blockIdx.x;
   const int head = static_cast<int>(blockIdx.y), key_head = op.first_head + head;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp % kRows,

@@ -40,8 +40,8 @@ __device__ inline void each_sum(F f) {
 }
 
 // How a pass is compiled. kMostDim: its dims are at most. kStaged: x, and dO, come by way of shared memory, which takes
-// bf16, and rows that are whole 16-byte vectors; else operands are read from memory as they are needed. kHalves: times
-// 16 columns of a block. kParts: of what is computed.
+// bf16, and rows that are whole 16-byte vectors, and of which GPUs before sm_80 have too little; else operands are read
+// from memory as they are needed. kHalves: times 16 columns of a block. kParts: of what is computed.
 template <class Type, int kDim, bool kStages, int kColumnHalves, int kNumberParts>
 struct ScanForm {
   using T = Type;
@@ -252,7 +252,8 @@ void with_scan_form(const Delta<T>& op, bool vectors, const CudaContext& context
   if (op.dim <= 128 ? try_form(ScanForm<T, 128, false, 1, kParts>(), 1)
                     : try_form(ScanForm<T, 256, false, 1, kParts>(), 1))
     return;
-  fail("unsupported", "gated_delta: this GPU has too little shared memory");
+  fail("unsupported", "gated_delta: key_dim ", op.dim, " in ", sizeof(T) == 4 ? "f32" : "bf16",
+       " takes more shared memory than this GPU has (", context.shared_limit >> 10, " KB)");
 }
 
 }  // namespace qeng

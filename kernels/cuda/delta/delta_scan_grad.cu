@@ -42,7 +42,7 @@ template <class Form, class T>
 __global__ void __launch_bounds__(Form::kThreads, 1)
     delta_scan_grad(const Delta<T> op, const DeltaPrepared prepared, int stages, const DeltaStates kept, const T* dout,
                     T* dx) {
-  if (!ptx::from_sm80()) return;
+  if (Form::kStaged && !ptx::from_sm80()) return;
   using Stage = ScanStage<Form>;
   constexpr int kFetchers = Form::kHalves * Form::kRoleThreads;  // the second role of all halves
   const ScanPlace<Form> place(op);

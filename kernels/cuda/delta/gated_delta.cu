@@ -14,7 +14,7 @@ using Half = ScanHalf<Form, 2, kTiles, kFloats>;
 template <class Form, bool kKeep, class T>
 __global__ void __launch_bounds__(Form::kThreads, 1)
     delta_scan(const Delta<T> op, const DeltaPrepared prepared, int stages, const DeltaStates kept, T* o) {
-  if (!ptx::from_sm80()) return;
+  if (Form::kStaged && !ptx::from_sm80()) return;
   using Stage = ScanStage<Form>;
   constexpr int kFetchers = Form::kHalves * Form::kRoleThreads;  // the second role of all halves
   const ScanPlace<Form> place(op);

@@ -20,8 +20,9 @@ constexpr int kThreads = kRoles * kRoleThreads;
 
 constexpr int kStagedDims = 128, kDirectDims = 64;  // of a block
 
-// How the kernel of rows is compiled. kStaged: dO, v, q and k come by way of shared memory; else they are read where
-// they lie, which takes registers. kWgmma: products by Hopper's own instructions, for which right operands lie in panels.
+// How the kernel of rows is compiled. kStaged: dO, v, q and k come by way of shared memory, of which GPUs before sm_80
+// have too little; else they are read where they lie, which takes registers. kWgmma: products by Hopper's own
+// instructions, for which right operands lie in panels.
 template <class Type, bool kStages, bool kHopper>
 struct RowsForm {
   using T = Type;
@@ -150,7 +151,7 @@ template <class Form, class T>
 __global__ void __launch_bounds__(kThreads, 1)
     delta_rows_grad(const Delta<T> op, const DeltaPrepared prepared, const DeltaStates kept, const T* dout,
                     const DeltaGradients out, int stages) {
-  if (!ptx::from_sm80()) return;
+  if (Form::kStaged && !ptx::from_sm80()) return;
   using Tiles = ColumnTiles<Form>;
   using Wgmma = Products<Form::kWgmma>;
   constexpr int kParts = Form::kParts, kDims = Form::kDims;
@@ -456,7 +457,8 @@ template <class T>
 void run_grad(const GatedDeltaGrad& op, CudaContext& context) {
   Delta<T> delta = delta_operands<T>(op, context);
   constexpr int64_t kParts = kDerived<T>;
-  const bool staged = std::is_same_v<T, bf16> && aligned(op.x.data, 16) && aligned(op.dout.data, 16);
+  const bool staged =
+      std::is_same_v<T, bf16> && context.tensor_bf16() && aligned(op.x.data, 16) && aligned(op.dout.data, 16);
   const int64_t slots = slots_of(delta), tiles = ceil_div(delta.dim, staged ? kStagedDims : kDirectDims),
                 dim = delta.dim, wide = delta.wide;
   const int64_t part_elements = 2 * wide * (dim + kChunk), floats = 2 * kChunk * (dim + tiles);

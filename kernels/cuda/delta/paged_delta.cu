@@ -135,7 +135,6 @@ template <class T>
 __global__ void __launch_bounds__(kThreads, 2)
     paged_delta_prepare(const Delta<T> op, const DeltaPages pages, const DeltaWave wave, const DeltaPrepared out,
                         const KeyOperands<T> operands) {
-  if (!ptx::from_sm80()) return;
   const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
   each_sequence(wave, [&](int s, int count, int, int before) {
     const DeltaSequence sequence(op, pages, s);
@@ -337,7 +336,7 @@ template <class Form, class T>
 __global__ void __launch_bounds__(Form::kThreads, 1)
     paged_delta_chunks(const Delta<T> op, const DeltaPages pages, const DeltaWave wave, const DeltaPrepared prepared,
                        const KeyOperands<T> operands, int stages, T* o) {
-  if (!ptx::from_sm80()) return;
+  if (Form::kStaged && !ptx::from_sm80()) return;
   each_sequence(wave, [&](int s, int, int sequences, int) {
     if (sequences % static_cast<int>(gridDim.y) == static_cast<int>(blockIdx.y))
       run_sequence<Form>(op, pages, prepared, operands, wave, stages, s, o);

@@ -54,6 +54,12 @@ __device__ inline void multiply_columns(Sums16 (&sums)[kRanks], const float (&x)
     Parts<kA> left;
 #pragma unroll
     for (int i = 0; i < 4; ++i) set(left, i, x[i / 2 * 2][2 * tile + i % 2], x[i / 2 * 2 + 1][2 * tile + i % 2]);
+    if (!ptx::multiplies_bf16()) {
+      float down[8], across[4];
+      numbers_of(left.r, down), numbers_of(right, across);
+      multiply_numbers(reinterpret_cast<float(&)[1][4]>(sums[0][tile]), down, across);
+      continue;
+    }
 #pragma unroll
     for (int i = 0; i < kA; ++i)
 #pragma unroll
@@ -97,7 +103,6 @@ struct Shared {
 template <class T, bool kVectors>
 __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
     paged_delta_row(const Delta<T> op, const DeltaPages pages, int32_t* chunks, T* o) {
-  if (!ptx::from_sm80()) return;
   constexpr int kParts = kDerived<T>;
   const DeltaSequence sequence(op, pages, static_cast<int>(blockIdx.y));
   if (blockIdx.x == 0 && threadIdx.x == 0) chunks[blockIdx.y] = sequence.chunks();

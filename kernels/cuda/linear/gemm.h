@@ -30,6 +30,9 @@ void run_gemm(const CudaGemm& gemm, CudaContext& context);
 // By cuBLASLt; false, and nothing is queued, where it has no algorithm. Always so in the emulator.
 bool run_by_library(const CudaGemm& gemm, CudaContext& context);
 size_t panel_bytes(const CudaGemm& gemm);  // 0 where b is not stored; m does not matter
+// In bf16 by tensor cores for IEEE half, for GPUs before sm_80 (gemm_half.cu); false, and nothing is queued, where rows
+// are not whole 16-byte vectors, or the GPU or the type is another.
+bool gemm_half(const CudaGemm& gemm, CudaContext& context);
 
 // Which matrices of a, b and c product i has, counted over a space of up to kMaxRank dimensions: its distance in
 // elements from that of the CudaGemm, where all strides are.
@@ -58,6 +61,26 @@ void gemm_simt(const CudaGemm& gemm, CudaContext& context, const GemmBatch* batc
 // Element i of memory of type f32 or bf16.
 __device__ inline float read_float(const void* memory, bool is_f32, int64_t i) {
   return is_f32 ? static_cast<const float*>(memory)[i] : to_f32(static_cast<const bf16*>(memory)[i]);
+}
+
+// Where sums over k go, and what becomes of them.
+struct GemmResult {
+  void* c;
+  const void* bias;  // or null
+  bool bias_f32, acc;
+  float alpha;
+  int64_t ldc;
+  template <class Out>
+  __device__ void write(int64_t row, int64_t column, float sum) const {
+    Out* to = static_cast<Out*>(c) + row * ldc + column;
+    float value = alpha * sum;
+    if (bias) value += read_float(bias, bias_f32, column);
+    if (acc) value += to_f32(*to);
+    put(to, value);
+  }
+};
+inline GemmResult result_of(const CudaGemm& gemm) {
+  return {gemm.c, gemm.bias, gemm.bias_type == DType::f32, gemm.acc, gemm.alpha, gemm.ldc};
 }
 
 // Calls f(in, out) with null pointers to the element types of a (and b) and of c.

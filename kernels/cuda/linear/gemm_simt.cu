@@ -14,7 +14,7 @@ using namespace simt_tile;
 
 // The block's tile of c, by number blockIdx.x.
 template <class In, class Out>
-__device__ void make_tile(const Side& a, const Side& b, int64_t k, const Result& result) {
+__device__ void make_tile(const Side& a, const Side& b, int64_t k, const GemmResult& result) {
   const int64_t tiles_n = (b.rows + kTile - 1) / kTile;
   const int64_t first_m = int64_t{blockIdx.x} / tiles_n * kTile, first_n = int64_t{blockIdx.x} % tiles_n * kTile;
   float sum[kSide][kSide] = {};
@@ -23,13 +23,13 @@ __device__ void make_tile(const Side& a, const Side& b, int64_t k, const Result&
 }
 
 template <class In, class Out>
-__global__ void __launch_bounds__(kThreads) simt(Side a, Side b, int64_t k, Result result) {
+__global__ void __launch_bounds__(kThreads) simt(Side a, Side b, int64_t k, GemmResult result) {
   make_tile<In, Out>(a, b, k, result);
 }
 
 template <class In>
 __global__ void __launch_bounds__(kThreads)
-    simt_batched(Side a, Side b, int64_t k, Result result, const __grid_constant__ GemmBatch batch) {
+    simt_batched(Side a, Side b, int64_t k, GemmResult result, const __grid_constant__ GemmBatch batch) {
   const int64_t i = int64_t{blockIdx.z} * gridDim.y + blockIdx.y;
   if (i >= batch.count) return;
   const GemmBatch::Dimension at = batch.place(i);
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads)
 void gemm_simt(const CudaGemm& gemm, CudaContext& context, const GemmBatch* batch) {
   const Side a{gemm.a, gemm.m, gemm.trans_a ? 1 : gemm.lda, gemm.trans_a ? gemm.lda : 1};
   const Side b{gemm.b, gemm.n, gemm.trans_b ? gemm.ldb : 1, gemm.trans_b ? 1 : gemm.ldb};
-  const Result result{gemm.c, gemm.bias, gemm.bias_type == DType::f32, gemm.acc, gemm.alpha, gemm.ldc};
+  const GemmResult result = result_of(gemm);
   const int64_t tiles = ceil_div(gemm.m, kTile) * ceil_div(gemm.n, kTile);
   if (tiles > INT32_MAX) fail("unsupported", "matmul: ", gemm_text(gemm), ": more tiles than one launch takes");
   for_gemm_types(gemm, [&](auto* in, auto* out) {

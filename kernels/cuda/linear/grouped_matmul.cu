@@ -42,14 +42,14 @@ __global__ void __launch_bounds__(simt_tile::kThreads, 1)  // unasked, ptxas tak
   const Side x{static_cast<const In*>(p.x) + of.first * p.k, of.rows, p.k, 1};
   const Side w{static_cast<const In*>(p.w) + of.expert * p.n * p.k, p.n, kTall ? 1 : p.k, kTall ? p.n : 1};
   const int64_t bias = of.expert * p.n;
-  const Result result{static_cast<Out*>(p.y) + of.first * p.n,
-                      !p.bias      ? nullptr
-                      : p.bias_f32 ? static_cast<const void*>(static_cast<const float*>(p.bias) + bias)
-                                   : static_cast<const void*>(static_cast<const bf16*>(p.bias) + bias),
-                      p.bias_f32,
-                      p.acc,
-                      1.0f,
-                      p.n};
+  const GemmResult result{static_cast<Out*>(p.y) + of.first * p.n,
+                          !p.bias      ? nullptr
+                          : p.bias_f32 ? static_cast<const void*>(static_cast<const float*>(p.bias) + bias)
+                                       : static_cast<const void*>(static_cast<const bf16*>(p.bias) + bias),
+                          p.bias_f32,
+                          p.acc,
+                          1.0f,
+                          p.n};
   float sum[kSide][kSide] = {};
   multiply<In>(x, w, 0, first_n, p.k, sum);
   write_part<Out>(result, of.rows, p.n, 0, first_n, sum);

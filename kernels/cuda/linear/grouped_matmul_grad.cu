@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(simt_tile::kThreads) grouped_simt_grad(Gradien
   const int64_t first_n = int64_t{blockIdx.x} / across * kTile, first_k = int64_t{blockIdx.x} % across * kTile;
   const Side dy{static_cast<const In*>(g.dy) + of.first * g.n, g.n, 1, g.n};
   const Side x{static_cast<const In*>(g.x) + of.first * g.k, g.k, 1, g.k};
-  const Result result{g.dw + of.expert * g.n * g.k, nullptr, false, g.acc, 1.0f, g.k};
+  const GemmResult result{g.dw + of.expert * g.n * g.k, nullptr, false, g.acc, 1.0f, g.k};
   float sum[kSide][kSide] = {};
   multiply<In>(dy, x, first_n, first_k, of.rows, sum);
   write_part<float>(result, g.n, g.k, first_n, first_k, sum);

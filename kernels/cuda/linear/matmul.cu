@@ -120,7 +120,7 @@ void expect_known(const CudaGemm& gemm, const CudaContext& context) {
 #endif
 
 void by_library(const CudaGemm& gemm, CudaContext& context) {
-  if (!run_by_library(gemm, context)) gemm_simt(gemm, context);
+  if (!gemm_half(gemm, context) && !run_by_library(gemm, context)) gemm_simt(gemm, context);
 }
 
 // Elements of a decoded panel: 256 MB in bf16, which is wide enough that a is not read again often (2048 rows of logits

@@ -39,6 +39,43 @@ constexpr size_t kShared = 2 * (Stage<kRows, kDownA>::Tile::kBytes + Stage<kColu
 __device__ inline int warp_row() { return static_cast<int>(threadIdx.x) / kWarp / 2 * kWarpRows; }
 __device__ inline int warp_column() { return static_cast<int>(threadIdx.x) / kWarp % 2 * kWarpColumns; }
 
+// sums += a b^T of the depths of one stage, by product(c, a, b0, b1), which is mma_bf16 or like it.
+template <bool kDownA, bool kDownB, class Product>
+__device__ inline void multiply_stage(const char* stage_a, const char* stage_b, int lane_a, int lane_b, Sums& sums,
+                                      Product product) {
+  using TileA = typename Stage<kRows, kDownA>::Tile;
+  using TileB = typename Stage<kColumns, kDownB>::Tile;
+  const int row0 = warp_row(), column0 = warp_column();
+#pragma unroll
+  for (int d = 0; d < kDepth / 16; ++d) {
+    uint32_t left[kWarpRows / 16][4];
+#pragma unroll
+    for (int i = 0; i < kWarpRows / 16; ++i) {
+      uint32_t(&r)[4] = left[i];
+      if constexpr (kDownA) {
+        ptx::ldmatrix_x4_trans(r, stage_a + TileA::moved(lane_a, 16 * d, (row0 + 16 * i) / 8));
+        const uint32_t other = r[1];
+        r[1] = r[2], r[2] = other;
+      } else {
+        ptx::ldmatrix_x4(r, stage_a + TileA::moved(lane_a, row0 + 16 * i, 2 * d));
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < kWarpColumns / 16; ++n) {
+      uint32_t r[4];
+      if constexpr (kDownB)
+        ptx::ldmatrix_x4_trans(r, stage_b + TileB::moved(lane_b, 16 * d, (column0 + 16 * n) / 8));
+      else
+        ptx::ldmatrix_x4(r, stage_b + TileB::moved(lane_b, column0 + 16 * n, 2 * d));
+#pragma unroll
+      for (int i = 0; i < kWarpRows / 16; ++i) {
+        product(sums[i][2 * n], left[i], r[0], kDownB ? r[1] : r[2]);
+        product(sums[i][2 * n + 1], left[i], kDownB ? r[2] : r[1], r[3]);
+      }
+    }
+  }
+}
+
 // sums += a b^T of the tile that begins at both sides' data.
 template <bool kDownA, bool kDownB>
 __device__ void multiply(const Side<kDownA>& a, const Side<kDownB>& b, Sums& sums) {
@@ -46,8 +83,7 @@ __device__ void multiply(const Side<kDownA>& a, const Side<kDownB>& b, Sums& sum
   using B = Stage<kColumns, kDownB>;
   constexpr int kBytes = A::Tile::kBytes + B::Tile::kBytes;
   const int lane_a = lane_offset<typename A::Tile>(), lane_b = lane_offset<typename B::Tile>();
-  const int row0 = warp_row(), column0 = warp_column();
-  const bool work = row0 < a.sides && column0 < b.sides;
+  const bool work = warp_row() < a.sides && warp_column() < b.sides;
   const auto load = [&](int64_t depth) {
     char* stage = shared_memory() + depth / kDepth % 2 * kBytes;
     A::load(stage, a, depth);
@@ -61,35 +97,9 @@ __device__ void multiply(const Side<kDownA>& a, const Side<kDownB>& b, Sums& sum
     if (depth + kDepth < a.depth) load(depth + kDepth);
     if (!work) continue;
     const char* stage_a = shared_memory() + depth / kDepth % 2 * kBytes;
-    const char* stage_b = stage_a + A::Tile::kBytes;
-#pragma unroll
-    for (int d = 0; d < kDepth / 16; ++d) {
-      uint32_t left[kWarpRows / 16][4];
-#pragma unroll
-      for (int i = 0; i < kWarpRows / 16; ++i) {
-        uint32_t(&r)[4] = left[i];
-        if constexpr (kDownA) {
-          ptx::ldmatrix_x4_trans(r, stage_a + A::Tile::moved(lane_a, 16 * d, (row0 + 16 * i) / 8));
-          const uint32_t other = r[1];
-          r[1] = r[2], r[2] = other;
-        } else {
-          ptx::ldmatrix_x4(r, stage_a + A::Tile::moved(lane_a, row0 + 16 * i, 2 * d));
-        }
-      }
-#pragma unroll
-      for (int n = 0; n < kWarpColumns / 16; ++n) {
-        uint32_t r[4];
-        if constexpr (kDownB)
-          ptx::ldmatrix_x4_trans(r, stage_b + B::Tile::moved(lane_b, 16 * d, (column0 + 16 * n) / 8));
-        else
-          ptx::ldmatrix_x4(r, stage_b + B::Tile::moved(lane_b, column0 + 16 * n, 2 * d));
-#pragma unroll
-        for (int i = 0; i < kWarpRows / 16; ++i) {
-          ptx::mma_bf16(sums[i][2 * n], left[i], r[0], kDownB ? r[1] : r[2]);
-          ptx::mma_bf16(sums[i][2 * n + 1], left[i], kDownB ? r[2] : r[1], r[3]);
-        }
-      }
-    }
+    multiply_stage<kDownA, kDownB>(
+        stage_a, stage_a + A::Tile::kBytes, lane_a, lane_b, sums,
+        [](auto& c, const auto& left, uint32_t b0, uint32_t b1) { ptx::mma_bf16(c, left, b0, b1); });
   }
 }
 

@@ -48,26 +48,11 @@ __device__ inline void keep(const Side& side, const float (&values)[kLoads], flo
   }
 }
 
-struct Result {
-  void* c;
-  const void* bias;  // or null
-  bool bias_f32, acc;
-  float alpha;
-  int64_t ldc;
-};
-
 // c[row, column .. column + count) from the sums over k.
 template <class Out>
-__device__ void write(const Result& result, int64_t row, int64_t column, int count, const float (&sum)[kSide]) {
-  Out* c = static_cast<Out*>(result.c) + row * result.ldc + column;
-  for (int j = 0; j < kSide; ++j) {
-    if (j < count) {
-      float value = result.alpha * sum[j];
-      if (result.bias) value += read_float(result.bias, result.bias_f32, column + j);
-      if (result.acc) value += to_f32(c[j]);
-      put(c + j, value);
-    }
-  }
+__device__ void write(const GemmResult& result, int64_t row, int64_t column, int count, const float (&sum)[kSide]) {
+  for (int j = 0; j < kSide; ++j)
+    if (j < count) result.write<Out>(row, column + j, sum[j]);
 }
 
 // A thread's part of a tile: elements (i0, j0) to (i0 + kSide - 1, j0 + kSide - 1).
@@ -109,7 +94,7 @@ __device__ void multiply(const Side& a, const Side& b, int64_t first_m, int64_t 
 
 // Writes it to c, of which there are m rows and n columns.
 template <class Out>
-__device__ void write_part(const Result& result, int64_t m, int64_t n, int64_t first_m, int64_t first_n,
+__device__ void write_part(const GemmResult& result, int64_t m, int64_t n, int64_t first_m, int64_t first_n,
                            const float (&sum)[kSide][kSide]) {
   const Part part;
   const int columns = static_cast<int>(n - first_n - part.j0 < kSide ? n - first_n - part.j0 : kSide);

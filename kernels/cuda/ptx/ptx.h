@@ -54,15 +54,21 @@ __device__ inline float reciprocal_approx(float x) {
   return y;
 }
 
-// First in a kernel that GPUs before sm_80 do not launch, as their tensor cores do not multiply bf16: false for them, for
-// which nothing of it is compiled.
-__device__ inline bool from_sm80() {
+// Whether tensor cores multiply bf16: not before sm_80.
+__device__ inline bool multiplies_bf16() {
 #if __CUDA_ARCH__ < 800
-  __trap();
   return false;
 #else
   return true;
 #endif
+}
+// First in a kernel that GPUs before sm_80 do not launch, as it multiplies bf16: false for them, for which nothing of it
+// is compiled.
+__device__ inline bool from_sm80() {
+#if __CUDA_ARCH__ < 800
+  __trap();
+#endif
+  return multiplies_bf16();
 }
 
 // threadIdx.x, read here: what is derived from it before a loop would stay in registers all through.
@@ -179,13 +185,23 @@ __device__ inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// The same with a and b in IEEE half.
+// The same with a and b in IEEE half, which before sm_80 are two products of half the depth.
 __device__ inline void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+#if __CUDA_ARCH__ < 800
+  const auto product = [&](uint32_t upper, uint32_t lower, uint32_t b) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(upper), "r"(lower), "r"(b));
+  };
+  product(a[0], a[1], b0);
+  product(a[2], a[3], b1);
+#else
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
       "%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#endif
 }
 
 // c += a b, a: 16 x 8, b: 8 x 8, floats of at most 11 bits each (TF32), as bf16 and f16 are: products are exact.

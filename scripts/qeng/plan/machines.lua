@@ -1,7 +1,7 @@
 -- Machines to plan for that are not here, by name: what their makers publish, which no program reaches in full.
 --
 -- A machine: description; memory; bandwidth of its memory, and link from the host's, bytes a second; flops_bf16 of
--- matrix products without sparsity, in f32 where bf16 has none, and flops_f32; one_memory: processor and GPU share
+-- matrix products without sparsity, and flops_f32; one_memory: processor and GPU share
 -- it, so that no weight is copied or streamed to it.
 
 local q = require "qeng.core"
@@ -23,7 +23,7 @@ local machines = {
   a100 = machine("A100 SXM 80 GB", 80, 2039, 312, 19.5, 32),
   l40s = machine("L40S", 48, 864, 362, 91.6, 32),
   l4 = machine("L4", 24, 300, 121, 30.3, 32),
-  t4 = machine("T4, products in f32", 16, 320, 8.1, 8.1, 16),  -- kernels/cuda/README.md
+  t4 = machine("T4, bf16 by half precision", 16, 320, 65, 8.1, 16),  -- dense products: kernels/cuda/README.md
   rtx5090 = machine("GeForce RTX 5090", 32, 1792, 209.5, 104.8, 64),
   rtx4090 = machine("GeForce RTX 4090", 24, 1008, 165.2, 82.6, 32),
   rtx3090 = machine("GeForce RTX 3090", 24, 936, 71, 35.6, 32),
