@@ -33,11 +33,11 @@ struct RowsForm {
   using Tile = std::conditional_t<kWgmma, PanelTile<kNumberParts>, PartsTile<kNumberParts>>;
 };
 
-// By slot and value head, for each tile of kDims: the gradients of the sums of g and of beta; and of all dims those
-// of the normalised q and k.
+// By slot and value head, for each tile of kDims: the gradients of the sums of g and of beta; and by key head and of all
+// dims those of the normalised q and k.
 struct DeltaGradients {
   float *dsums, *dbeta;  // [tiles, slots, value heads, kChunk]
-  float *dq, *dk;        // [slots, value heads, kChunk, dim]
+  float *dq, *dk;        // [slots, heads, kChunk, dim]
   int64_t slots;
   int tiles;
 };
@@ -124,7 +124,7 @@ struct RowSums {
         for (int tile = 0; tile < 2; ++tile)
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            const int lane = static_cast<int>(threadIdx.x) % kWarp;
+            const int lane = ptx::thread_anew() % kWarp;
             f(sums[n][tile] + 2 * half, half, lane / 4 + 8 * half, 16 * n + 8 * tile + lane % 4 * 2);
           }
   }
@@ -136,7 +136,7 @@ struct RowSums {
       const float2 pair = x.pair(row + 8 * half, i - 8 * half, d);
       total[half] = fmaf(sum[1], pair.y, fmaf(sum[0], pair.x, total[half]));
     });
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    const int lane = ptx::thread_anew() % kWarp;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       total[half] += __shfl_xor_sync(kAllLanes, total[half], 1);
@@ -147,36 +147,33 @@ struct RowSums {
   }
 };
 
+// A value head's, added to those of its key head's others before it. q and k may still be on their way to shared memory,
+// which is left to all threads.
 template <class Form, class T>
-__global__ void __launch_bounds__(kThreads, 1)
-    delta_rows_grad(const Delta<T> op, const DeltaPrepared prepared, const DeltaStates kept, const T* dout,
-                    const DeltaGradients out, int stages) {
-  if (Form::kStaged && !ptx::from_sm80()) return;
+__device__ inline void add_value_head(const Delta<T>& op, const DeltaPrepared& prepared, const DeltaStates& kept,
+                                      const T* dout, const DeltaGradients& out, int stages, const DeltaChunk& chunk,
+                                      int value) {
   using Tiles = ColumnTiles<Form>;
   using Wgmma = Products<Form::kWgmma>;
   constexpr int kParts = Form::kParts, kDims = Form::kDims;
   constexpr bool kStaged = Form::kStaged;
   const int64_t slot = blockIdx.x;
-  const int head = static_cast<int>(blockIdx.y), value_head = op.first_value_head() + head;
-  const int key_head = value_head / op.group, first = static_cast<int>(blockIdx.z) * kDims;
-  const int dims = min(kDims, op.dim - first);
+  const int head = static_cast<int>(blockIdx.y) * op.group + value, value_head = op.first_value_head() + head;
+  const int first = static_cast<int>(blockIdx.z) * kDims, dims = min(kDims, op.dim - first);
   // In a form that shows the compiler that a warp agrees on the role.
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp % kRoleWarps,
+  const int thread = ptx::thread_anew(), warp = thread / kWarp % kRoleWarps,
             role = __shfl_sync(kAllLanes, thread / kRoleThreads, 0);
-  const DeltaChunk chunk = chunk_at(op, slot);
-  if (chunk.rows == 0) return;
-  const int64_t at = slot * op.launched_value_heads() + head, of_key = slot * op.heads + head / op.group;
+  const int64_t at = slot * op.launched_value_heads() + head, of_key = slot * op.heads + blockIdx.y;
   const int64_t stride = int64_t{op.value_heads} * op.wide;
   const T *of_dout = dout + chunk.row * stride + value_head * op.wide, *of_v = op.v(chunk.row, value_head);
-  const T *of_q = op.q(chunk.row, key_head) + first, *of_k = op.k(chunk.row, key_head) + first;
   const Shared<Form> shared(stages);
   std::conditional_t<kStaged, typename Form::template Tile<1>, MemoryRows<T>> q, k;
   if constexpr (kStaged) {
     k = {shared.operands, kChunk, kDims}, q = {shared.operands + Shared<Form>::kOperand, kChunk, kDims};
-    fetch_rows<kThreads, kChunk, kDims>(thread, k, of_k, op.columns, dims, chunk.rows);
-    fetch_rows<kThreads, kChunk, kDims>(thread, q, of_q, op.columns, dims, chunk.rows);
   } else {
-    k = {of_k, op.columns, chunk.rows}, q = {of_q, op.columns, chunk.rows};
+    const int key_head = value_head / op.group;
+    k = {op.k(chunk.row, key_head) + first, op.columns, chunk.rows},
+    q = {op.q(chunk.row, key_head) + first, op.columns, chunk.rows};
   }
   if (thread < kChunk) {
     const float* vectors = prepared.vectors + at * kPreparedVectors * kChunk;
@@ -319,11 +316,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
 
   // k's two halves meet in the tiles' place.
-  const auto keep = [&](float* to, float low, float high) { *reinterpret_cast<float2*>(to) = make_float2(low, high); };
-  if (role == 0)
-    sums.each(dims, [&](const float* sum, int, int i, int d) {
-      keep(out.dq + (at * kChunk + row + i) * op.dim + first + d, sum[0], sum[1]);
-    });
+  const auto keep = [](float* to, float low, float high) { *reinterpret_cast<float2*>(to) = make_float2(low, high); };
+  const auto add = [&](float* to, int i, int d, float low, float high) {
+    to += (of_key * kChunk + row + i) * op.dim + first + d;
+    const float2 before = value == 0 ? make_float2(0, 0) : *reinterpret_cast<const float2*>(to);
+    keep(to, before.x + low, before.y + high);
+  };
+  if (role == 0) sums.each(dims, [&](const float* sum, int, int i, int d) { add(out.dq, i, d, sum[0], sum[1]); });
   if (role == 1)
     sums.each(dims, [&](const float* sum, int, int i, int d) {
       keep(shared.row(row + i) + d, shared.beta[row + i] * sum[0], shared.beta[row + i] * sum[1]);
@@ -332,7 +331,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (role == 2)
     sums.each(dims, [&](const float* sum, int, int i, int d) {
       const float2 read = *reinterpret_cast<const float2*>(shared.row(row + i) + d);
-      keep(out.dk + (at * kChunk + row + i) * op.dim + first + d, sum[0] + read.x, sum[1] + read.y);
+      add(out.dk, i, d, sum[0] + read.x, sum[1] + read.y);
     });
   if (thread >= kChunk) return;
   const float leaving = warp_sum(shared.of_state[thread % kWarp] + shared.of_state[thread % kWarp + kWarp]);
@@ -345,6 +344,33 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int64_t to = (blockIdx.z * out.slots * op.launched_value_heads() + at) * kChunk + thread;
   out.dsums[to] = dsum;
   out.dbeta[to] = shared.of_v[thread] + shared.of_v[kChunk + thread] + shared.of_read[thread];
+}
+
+// All value heads of a key head, or one of each, where operands are read as they lie: in a loop their addresses would be
+// kept from head to head, and spilled.
+template <class Form, class T>
+__global__ void __launch_bounds__(kThreads, 1)
+    delta_rows_grad(const Delta<T> op, const DeltaPrepared prepared, const DeltaStates kept, const T* dout,
+                    const DeltaGradients out, int stages, int value) {
+  if (Form::kStaged && !ptx::from_sm80()) return;
+  const DeltaChunk chunk = chunk_at(op, blockIdx.x);
+  if (chunk.rows == 0) return;
+  if constexpr (Form::kStaged) {
+    constexpr int kDims = Form::kDims;
+    const int key_head = op.first_head + static_cast<int>(blockIdx.y), first = static_cast<int>(blockIdx.z) * kDims;
+    const int dims = min(kDims, op.dim - first), thread = static_cast<int>(threadIdx.x);
+    typename Form::template Tile<1> k{Shared<Form>(stages).operands, kChunk, kDims}, q = k;
+    q.data += Shared<Form>::kOperand;
+    fetch_rows<kThreads, kChunk, kDims>(thread, k, op.k(chunk.row, key_head) + first, op.columns, dims, chunk.rows);
+    fetch_rows<kThreads, kChunk, kDims>(thread, q, op.q(chunk.row, key_head) + first, op.columns, dims, chunk.rows);
+#pragma unroll 1
+    for (value = 0; value < op.group; ++value) {
+      if (value > 0) __syncthreads();
+      add_value_head<Form>(op, prepared, kept, dout, out, stages, chunk, value);
+    }
+  } else {
+    add_value_head<Form>(op, prepared, kept, dout, out, stages, chunk, value);
+  }
 }
 
 // n of a row's dims at a time for each lane.
@@ -363,7 +389,7 @@ struct LaneDims {
   }
 };
 
-// The gradients of x from those of normalised rows, over the value heads that read them, and of g and beta. n: 4, or 1
+// The gradients of x from those of normalised rows, and of g and beta. n: 4, or 1
 // where x and dx are not aligned to four elements. What a warp reads of its next row is on its way while it has one.
 constexpr int kFinishThreads = 256;
 template <class T, int n>
@@ -383,19 +409,11 @@ __global__ void __launch_bounds__(kFinishThreads, 3)
     Dims row;
     const T* x = x_of(i);
     const float* gradient =
-        (i < chunk.rows ? from.dq : from.dk) + (first * kChunk + (i < chunk.rows ? i : i - chunk.rows)) * op.dim;
+        (i < chunk.rows ? from.dq : from.dk) + (of_key + (i < chunk.rows ? i : i - chunk.rows)) * op.dim;
     Dims::each(op.dim, [&](int time, int d) {
       unpack(load<n>(x + d), row.x[time]);
       unpack(load_once<n>(gradient + d), row.dy[time]);
     });
-#pragma unroll 1
-    for (int value = 1; value < op.group; ++value)
-      Dims::each(op.dim, [&](int time, int d) {
-        float more[n];
-        unpack(load_once<n>(gradient + int64_t{value} * kChunk * op.dim + d), more);
-#pragma unroll
-        for (int e = 0; e < n; ++e) row.dy[time][e] += more[e];
-      });
     return row;
   };
   Dims row;
@@ -461,21 +479,21 @@ void run_grad(const GatedDeltaGrad& op, CudaContext& context) {
       std::is_same_v<T, bf16> && context.tensor_bf16() && aligned(op.x.data, 16) && aligned(op.dout.data, 16);
   const int64_t slots = slots_of(delta), tiles = ceil_div(delta.dim, staged ? kStagedDims : kDirectDims),
                 dim = delta.dim, wide = delta.wide;
-  const int64_t part_elements = 2 * wide * (dim + kChunk), floats = 2 * kChunk * (dim + tiles);
+  const int64_t part_elements = 2 * wide * (dim + kChunk), of_rows = 2 * kChunk * dim, of_sums = 2 * kChunk * tiles;
   const int64_t of_head =
-      slots * delta.group * (kParts * part_elements * int64_t{sizeof(bf16)} + floats * int64_t{sizeof(float)});
+      slots * (delta.group * (kParts * part_elements * int64_t{sizeof(bf16)} + of_sums * int64_t{sizeof(float)}) +
+               of_rows * int64_t{sizeof(float)});
   const int64_t most = std::clamp<int64_t>(most_scratch(context) / std::max<int64_t>(of_head, 1), 1, delta.key_heads);
   const int64_t heads = ceil_div(delta.key_heads, ceil_div(delta.key_heads, most));  // about as many each time
-  const int64_t units = slots * heads * delta.group;
+  const int64_t keys = slots * heads, units = keys * delta.group;
   bf16* parts = context.scratch.take<bf16>(std::max<int64_t>(units, 1) * kParts * part_elements);
-  float* rows = context.scratch.take<float>(std::max<int64_t>(units, 1) * floats);
+  float* floats = context.scratch.take<float>(std::max<int64_t>(keys * of_rows + units * of_sums, 1));
   DeltaStates kept;
   kept.states = parts, kept.dstates = kept.states + units * kParts * wide * dim;
   kept.deltas = kept.dstates + units * kParts * wide * dim, kept.ddeltas = kept.deltas + units * kParts * wide * kChunk;
   DeltaGradients gradients;
-  gradients.dq = rows, gradients.dk = rows + units * kChunk * dim,
-  gradients.dsums = gradients.dk + units * kChunk * dim;
-  gradients.dbeta = gradients.dsums + units * kChunk * tiles, gradients.slots = slots;
+  gradients.dq = floats, gradients.dk = floats + keys * of_rows / 2, gradients.dsums = floats + keys * of_rows;
+  gradients.dbeta = gradients.dsums + units * of_sums / 2, gradients.slots = slots;
   gradients.tiles = static_cast<int>(tiles);
   delta.heads = static_cast<int>(heads);
   const DeltaPrepared prepared = allocate_prepared<kDerived<T>>(delta, slots_of(delta), context);
@@ -484,13 +502,13 @@ void run_grad(const GatedDeltaGrad& op, CudaContext& context) {
     prepare_delta<kDerived<T>>(delta, prepared, context);
     keep_delta_states(delta, prepared, kept, context);
     scan_delta_grad(delta, prepared, kept, op.dout.as<T>(), op.dx.as<T>(), context);
-    const dim3 grid(static_cast<unsigned>(slots), static_cast<unsigned>(delta.heads * delta.group),
-                    static_cast<unsigned>(tiles));
+    const dim3 grid(static_cast<unsigned>(slots), static_cast<unsigned>(delta.heads), static_cast<unsigned>(tiles));
     const auto launch_rows = [&](auto form) {
       using Form = decltype(form);
       const int stages = Shared<Form>::bytes(2) <= context.shared_limit ? 2 : 1;
-      QENG_LAUNCH(context, (delta_rows_grad<Form, T>), grid, dim3(kThreads), Shared<Form>::bytes(stages), delta,
-                  prepared, kept, op.dout.as<T>(), gradients, stages);
+      for (int value = 0; value < (Form::kStaged ? 1 : delta.group); ++value)
+        QENG_LAUNCH(context, (delta_rows_grad<Form, T>), grid, dim3(kThreads), Shared<Form>::bytes(stages), delta,
+                    prepared, kept, op.dout.as<T>(), gradients, stages, value);
     };
     if constexpr (std::is_same_v<T, bf16>) {
       if (staged && kHopperCompiled && context.capability == 90)
