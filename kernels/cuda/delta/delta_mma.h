@@ -65,7 +65,7 @@ __device__ inline void numbers_of(const uint32_t (&r)[kParts][kRegisters], float
 // c += a b by multiply-adds, along k in an order of its own; of operands in registers as mma's.
 template <int kRights>
 __device__ inline void multiply_numbers(float (&c)[kRights][4], const float (&a)[8], const float (&b)[4 * kRights]) {
-  const int lane = ptx::thread_anew() % kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll 1
   for (int t = 0; t < 4; ++t)  // of lanes that have k 2 t, 2 t + 1, 2 t + 8 and 2 t + 9
 #pragma unroll
