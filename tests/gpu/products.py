@@ -8,7 +8,8 @@ down. What else stands in a loop is mostly addresses: those that do not change b
 runs ahead (RUNS_AHEAD) waits so that one batch of products keeps running, and for nothing else.
 
 Rare cases of some kernels (RARE_WITHIN) stand in loops within the loop, which are left out of both. What a piece of keys
-of paged_tiles_kernel executes, instructions.py limits.
+of paged_tiles_kernel executes, instructions.py limits. Others (OF_HEADS) have a loop over heads around all they do, which
+does not count.
 """
 import re
 import sys
@@ -26,6 +27,7 @@ LEAST = {
     "row_wgmma_kernel": 5.5,
 }
 RARE_WITHIN = {"paged_tiles_kernel"}
+OF_HEADS = {"delta_rows_grad"}
 RUNS_AHEAD = {"row_wgmma_kernel", "matmul_sum"}
 WGMMA, MMA = 0x9f0, {0x23c, 0x237, 0x23d}  # HGMMA, whose first factor may be in registers; HMMA, IMMA, BMMA
 
@@ -34,14 +36,17 @@ def products(code):
     return sum(low & 0xbff == WGMMA or low & 0xfff in MMA for low, _ in code)
 
 
-def of_loop(code, rare_within):
+def of_loop(code, rare_within, of_heads):
     """The instructions of the smallest loop that has the most products; empty where no loop has one."""
     loops = machine_code.loops(code)
     found = {loop: products(code[loop[0]:loop[1] + 1]) for loop in loops}
+    if of_heads:
+        found = {loop: count for loop, count in found.items()
+                 if not any(found[other] and other != loop and loop[0] <= other[0] and other[1] <= loop[1] for other in found)}
     most = max(found.values(), default=0)
     if most == 0:
         return []
-    first, last = min((loop for loop in loops if found[loop] == most), key=lambda loop: loop[1] - loop[0])
+    first, last = min((loop for loop in found if found[loop] == most), key=lambda loop: loop[1] - loop[0])
     within = {i for begin, end in loops if rare_within and first <= begin and end <= last and (begin, end) != (first, last)
               for i in range(begin, end + 1)}
     return [code[i] for i in range(first, last + 1) if i not in within]
@@ -68,7 +73,7 @@ def main():
     for arch, elf in machine_code.cubins(open(sys.argv[1], "rb").read()):
         for name, code in machine_code.sections(elf) if arch == 90 else ():
             kernel = next((each for each in identifiers(name) if not re.fullmatch(r"qeng|_GLOBAL__N_\w+", each)), None)
-            inner = of_loop(machine_code.instructions(code), kernel in RARE_WITHIN)
+            inner = of_loop(machine_code.instructions(code), kernel in RARE_WITHIN, kernel in OF_HEADS)
             if not inner:
                 continue
             shares.setdefault(kernel, []).append(100 * products(inner) / len(inner))

@@ -116,7 +116,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     (is_a ? scales_a[ahead_a.place(i)] : scales_b[ahead_b.place(i - kRows)]) = power_of(shift);
   }
   const int lane_a = lane_offset<TileA>(), lane_b = lane_offset<TileB>();
-  const bool work = warp_row() < a.sides && warp_column() < b.sides;
+  const int row0 = warp_row(), column0 = warp_column();
+  const bool work = row0 < a.sides && column0 < b.sides;
   Sums sums = {};
   ahead_a.load(a, 0), ahead_b.load(b, 0);
   for (int64_t depth = 0; depth < a.depth; depth += kDepth) {
@@ -126,7 +127,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (depth + kDepth < a.depth) ahead_a.load(a, depth + kDepth), ahead_b.load(b, depth + kDepth);
     if (work)
       multiply_stage<kDownA, kDownB>(
-          stage_a, stage_b, lane_a, lane_b, sums,
+          stage_a, stage_b, lane_a, lane_b, row0, column0, sums,
           [](auto& c, const auto& left, uint32_t b0, uint32_t b1) { ptx::mma_f16(c, left, b0, b1); });
   }
   each_pair(sums, [&](int row, int column, float value, float next) {

@@ -41,11 +41,10 @@ __device__ inline int warp_column() { return static_cast<int>(threadIdx.x) / kWa
 
 // sums += a b^T of the depths of one stage, by product(c, a, b0, b1), which is mma_bf16 or like it.
 template <bool kDownA, bool kDownB, class Product>
-__device__ inline void multiply_stage(const char* stage_a, const char* stage_b, int lane_a, int lane_b, Sums& sums,
-                                      Product product) {
+__device__ inline void multiply_stage(const char* stage_a, const char* stage_b, int lane_a, int lane_b, int row0,
+                                      int column0, Sums& sums, Product product) {
   using TileA = typename Stage<kRows, kDownA>::Tile;
   using TileB = typename Stage<kColumns, kDownB>::Tile;
-  const int row0 = warp_row(), column0 = warp_column();
 #pragma unroll
   for (int d = 0; d < kDepth / 16; ++d) {
     uint32_t left[kWarpRows / 16][4];
@@ -83,7 +82,8 @@ __device__ void multiply(const Side<kDownA>& a, const Side<kDownB>& b, Sums& sum
   using B = Stage<kColumns, kDownB>;
   constexpr int kBytes = A::Tile::kBytes + B::Tile::kBytes;
   const int lane_a = lane_offset<typename A::Tile>(), lane_b = lane_offset<typename B::Tile>();
-  const bool work = warp_row() < a.sides && warp_column() < b.sides;
+  const int row0 = warp_row(), column0 = warp_column();
+  const bool work = row0 < a.sides && column0 < b.sides;
   const auto load = [&](int64_t depth) {
     char* stage = shared_memory() + depth / kDepth % 2 * kBytes;
     A::load(stage, a, depth);
@@ -98,7 +98,7 @@ __device__ void multiply(const Side<kDownA>& a, const Side<kDownB>& b, Sums& sum
     if (!work) continue;
     const char* stage_a = shared_memory() + depth / kDepth % 2 * kBytes;
     multiply_stage<kDownA, kDownB>(
-        stage_a, stage_a + A::Tile::kBytes, lane_a, lane_b, sums,
+        stage_a, stage_a + A::Tile::kBytes, lane_a, lane_b, row0, column0, sums,
         [](auto& c, const auto& left, uint32_t b0, uint32_t b1) { ptx::mma_bf16(c, left, b0, b1); });
   }
 }
