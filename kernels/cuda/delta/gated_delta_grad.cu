@@ -319,8 +319,11 @@ __device__ inline void add_value_head(const Delta<T>& op, const DeltaPrepared& p
   const auto keep = [](float* to, float low, float high) { *reinterpret_cast<float2*>(to) = make_float2(low, high); };
   const auto add = [&](float* to, int i, int d, float low, float high) {
     to += (of_key * kChunk + row + i) * op.dim + first + d;
-    const float2 before = value == 0 ? make_float2(0, 0) : *reinterpret_cast<const float2*>(to);
-    keep(to, before.x + low, before.y + high);
+    if (value > 0) {
+      const float2 before = *reinterpret_cast<const float2*>(to);
+      low += before.x, high += before.y;
+    }
+    keep(to, low, high);
   };
   if (role == 0) sums.each(dims, [&](const float* sum, int, int i, int d) { add(out.dq, i, d, sum[0], sum[1]); });
   if (role == 1)
