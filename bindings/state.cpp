@@ -7,9 +7,9 @@
 #include <set>
 #include <sstream>
 
-#include "bindings/compiled_next.h"
 #include "bindings/embedded.h"
 #include "bindings/lua.h"
+#include "bindings/luajit_faults.h"
 #include "bindings/register.h"
 
 namespace qeng {
@@ -136,7 +136,7 @@ LuaState::LuaState() : L_(luaL_newstate()) {
          "this LuaJIT lacks GC64 and cannot hold more than 2 GB: build LuaJIT 2.1 with GC64, or use Debian's");
   }
   lua_pop(L_, 1);
-  avoid_compiled_next(L_);
+  avoid_luajit_faults(L_);
 
   register_host(L_);
   register_json(L_);

@@ -208,6 +208,25 @@ TEST_CASE("lua: pairs and next read a table as ever, and are not compiled where 
   CHECK(lua_toboolean(L, -1));
 }
 
+TEST_CASE("lua: a loop gives the numbers of its interpreter when it is compiled") {
+  LuaState state;
+  lua_State* L = state;
+  REQUIRE(luaL_dostring(L, R"(
+    local code = [[
+      local state, sum = 12345, 0
+      for i = 1, 300 do  -- products of more than 53 bits, to which something is added
+        state = (state * 1103515245 + 12345) % 2147483648
+        sum = (sum + state * i - 0.1 * state) % 4503599627370496
+      end
+      return sum
+    ]]
+    local compiled, interpreted = loadstring(code), loadstring(code)
+    jit.off(interpreted, true)
+    return compiled() == interpreted()
+  )") == 0);
+  CHECK(lua_toboolean(L, -1));
+}
+
 TEST_CASE("lua: near names are found, far ones are not") {
   REQUIRE(lua::did_you_mean("rnak", {"alpha", "rank"}) == "; did you mean 'rank'?");
   REQUIRE(lua::did_you_mean("zzz", {"alpha", "rank"}).empty());

@@ -1,11 +1,11 @@
-#include "bindings/compiled_next.h"
+#include "bindings/luajit_faults.h"
 
 #include "kernels/error.h"
 
 namespace qeng {
 namespace {
 // Named as what they stand for, so that errors read the same.
-constexpr const char* kChunk = R"lua(
+constexpr const char* kNext = R"lua(
   if jit.arch ~= "x64" or not jit.version:find("2.1.0-beta3", 1, true) then return end
   local builtin, pairs_of = next, pairs
   local function next(t, k)
@@ -27,11 +27,17 @@ constexpr const char* kChunk = R"lua(
   end
   _G.next, _G.pairs = next, pairs
 )lua";
+// The option that is of these instructions alone came when they were no longer the default.
+constexpr const char* kFused = R"lua(
+  local options = require("jit.opt")
+  if jit.arch == "arm64" and not pcall(options.start, "-fma") then options.start("-fuse") end
+)lua";
 }  // namespace
 
-void avoid_compiled_next(lua_State* L) {
-  if (luaL_loadstring(L, kChunk) != 0 || lua_pcall(L, 0, 0, 0) != 0)
-    fail("internal", "pairs and next: ", lua_tostring(L, -1));
+void avoid_luajit_faults(lua_State* L) {
+  for (const char* chunk : {kNext, kFused})
+    if (luaL_loadstring(L, chunk) != 0 || lua_pcall(L, 0, 0, 0) != 0)
+      fail("internal", "a fault of LuaJIT's: ", lua_tostring(L, -1));
 }
 
 }  // namespace qeng
