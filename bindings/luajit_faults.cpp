@@ -27,10 +27,11 @@ constexpr const char* kNext = R"lua(
   end
   _G.next, _G.pairs = next, pairs
 )lua";
-// The option that is of these instructions alone came when they were no longer the default.
+// The option that is of these instructions alone came when they were no longer the default. A LuaJIT without its compiler
+// has no options.
 constexpr const char* kFused = R"lua(
-  local options = require("jit.opt")
-  if jit.arch == "arm64" and not pcall(options.start, "-fma") then options.start("-fuse") end
+  local options = package.loaded["jit.opt"]
+  if jit.arch == "arm64" and options and not pcall(options.start, "-fma") then options.start("-fuse") end
 )lua";
 }  // namespace
 

@@ -120,7 +120,7 @@ void expect_known(const CudaGemm& gemm, const CudaContext& context) {
 #endif
 
 void by_library(const CudaGemm& gemm, CudaContext& context) {
-  if (!gemm_half(gemm, context) && !run_by_library(gemm, context)) gemm_simt(gemm, context);
+  if (!run_by_library(gemm, context)) gemm_simt(gemm, context);
 }
 
 // Elements of a decoded panel: 256 MB in bf16, which is wide enough that a is not read again often (2048 rows of logits
@@ -194,6 +194,7 @@ void run_gemm(const CudaGemm& gemm, CudaContext& context) {
   if (gemm.m == 0 || gemm.n == 0) return;
   if (is_decoded(gemm)) return by_panels(gemm, context);
   if (gemm.m == 1 && gemm.trans_b && (!gemm.trans_a || gemm.lda == 1)) return gemv(gemm, context);
+  if (gemm_half(gemm, context)) return;
   // cuBLASLt adds a bias of c's dtype only, and reads it 16 bytes at a time. To widen a bf16 one is exact, but an f32
   // one is not to be rounded to bf16: it is added to a product in f32.
   const bool fits = gemm.bias_type == gemm.out;
