@@ -10,7 +10,6 @@
 
 #include "kernels/cuda/delta/delta_grad.h"
 #include "kernels/cuda/delta/delta_wgmma.h"
-#include "kernels/cuda/vector.h"
 
 namespace qeng {
 namespace {
@@ -31,15 +30,6 @@ struct RowsForm {
   static constexpr int kTiles = kWgmma ? 2 : 1, kStageColumns = kTiles * kScanColumns;  // that come together
   template <int kNumberParts>
   using Tile = std::conditional_t<kWgmma, PanelTile<kNumberParts>, PartsTile<kNumberParts>>;
-};
-
-// By slot and value head, for each tile of kDims: the gradients of the sums of g and of beta; and by key head and of all
-// dims those of the normalised q and k.
-struct DeltaGradients {
-  float *dsums, *dbeta;  // [tiles, slots, value heads, kChunk]
-  float *dq, *dk;        // [slots, heads, kChunk, dim]
-  int64_t slots;
-  int tiles;
 };
 
 // 16 columns of what the passes left, and of dO and v.
@@ -376,98 +366,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-// n of a row's dims at a time for each lane.
-template <int n>
-struct LaneDims {
-  static constexpr int kTimes = 256 / kWarp / n;
-  float x[kTimes][n] = {}, dy[kTimes][n] = {};
-  // Calls f(time, dim) for each n dims that the lane has.
-  template <class F>
-  __device__ static void each(int dim, F f) {
-#pragma unroll
-    for (int time = 0; time < kTimes; ++time) {
-      const int d = (time * kWarp + static_cast<int>(threadIdx.x) % kWarp) * n;
-      if (d < dim) f(time, d);
-    }
-  }
-};
-
-// The gradients of x from those of normalised rows, and of g and beta. n: 4, or 1
-// where x and dx are not aligned to four elements. What a warp reads of its next row is on its way while it has one.
-constexpr int kFinishThreads = 256;
-template <class T, int n>
-__global__ void __launch_bounds__(kFinishThreads, 3)
-    delta_finish_grad(const Delta<T> op, const DeltaPrepared prepared, const DeltaGradients from, T* dx, float* dg,
-                      float* dbeta) {
-  using Dims = LaneDims<n>;
-  const int64_t slot = blockIdx.x;
-  const int head = static_cast<int>(blockIdx.y), key_head = op.first_head + head;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
-  const DeltaChunk chunk = chunk_at(op, slot);
-  const int64_t first = slot * op.launched_value_heads() + head * op.group, of_key = (slot * op.heads + head) * kChunk;
-  const auto x_of = [&](int i) {
-    return i < chunk.rows ? op.q(chunk.row + i, key_head) : op.k(chunk.row + i - chunk.rows, key_head);
-  };
-  const auto read = [&](int i) {
-    Dims row;
-    const T* x = x_of(i);
-    const float* gradient =
-        (i < chunk.rows ? from.dq : from.dk) + (of_key + (i < chunk.rows ? i : i - chunk.rows)) * op.dim;
-    Dims::each(op.dim, [&](int time, int d) {
-      unpack(load<n>(x + d), row.x[time]);
-      unpack(load_once<n>(gradient + d), row.dy[time]);
-    });
-    return row;
-  };
-  Dims row;
-  if (warp < 2 * chunk.rows) row = read(warp);
-  for (int i = warp; i < 2 * chunk.rows; i += kFinishThreads / kWarp) {
-    const int after = i + kFinishThreads / kWarp;
-    Dims next;
-    if (after < 2 * chunk.rows) next = read(after);
-    const bool is_q = i < chunk.rows;
-    const float inverse = is_q ? prepared.inverse_q[of_key + i] : prepared.inverse_k[of_key + i - chunk.rows];
-    float along = 0;
-    Dims::each(op.dim, [&](int time, int) {
-#pragma unroll
-      for (int e = 0; e < n; ++e) along = fmaf(inverse * row.x[time][e], row.dy[time][e], along);
-    });
-    along = warp_sum(along) * (is_q ? static_cast<float>(op.dim) : 1.0f);  // over the factor of y, squared
-    T* to = dx + (x_of(i) - op.x);
-    Dims::each(op.dim, [&](int time, int d) {
-      float out[n];
-#pragma unroll
-      for (int e = 0; e < n; ++e) out[e] = inverse * (row.dy[time][e] - inverse * row.x[time][e] * along);
-      store(to + d, pack<T>(out));
-    });
-    row = next;
-  }
-  const int64_t tile = from.slots * op.launched_value_heads() * kChunk;
-  for (int value = warp; value < op.group && chunk.rows > 0; value += kFinishThreads / kWarp) {
-    const int64_t at = (first + value) * kChunk;
-    const auto of_row = [&](const float* x, int i) {
-      if (i >= chunk.rows) return 0.0f;
-      float sum = 0;
-#pragma unroll 1
-      for (int i_tile = 0; i_tile < from.tiles; ++i_tile) sum += x[at + i + i_tile * tile];
-      return sum;
-    };
-    // g of a row is in the sums from that row on: a lane adds its two rows to those of the lanes after.
-    const float second = of_row(from.dsums, 2 * lane + 1), both = of_row(from.dsums, 2 * lane) + second;
-    float sum = both;
-    for (int distance = 1; distance < kWarp; distance *= 2) {
-      const float after = __shfl_down_sync(kAllLanes, sum, static_cast<unsigned>(distance));
-      if (lane + distance < kWarp) sum += after;
-    }
-    const float after = __shfl_down_sync(kAllLanes, sum, 1);
-    for (int i = 2 * lane; i < 2 * lane + 2 && i < chunk.rows; ++i) {
-      const int64_t to = (chunk.row + i) * op.value_heads + key_head * op.group + value;
-      dg[to] = i % 2 == 0 ? sum : second + (lane + 1 < kWarp ? after : 0.0f);
-      dbeta[to] = of_row(from.dbeta, i);
-    }
-  }
-}
-
 // Scratch memory for as many heads as fit in it, at least one: 230 KB for a chunk of a value head of 128 by 128. A gigabyte,
 // or more of a device that has much: heads one after another leave multiprocessors idle.
 int64_t most_scratch(const CudaContext& context) {
@@ -520,15 +418,7 @@ void run_grad(const GatedDeltaGrad& op, CudaContext& context) {
         launch_rows(RowsForm<T, true, false>());
     }
     if (!staged) launch_rows(RowsForm<T, false, false>());
-    const auto finish = [&](auto n) {
-      QENG_LAUNCH(context, (delta_finish_grad<T, n()>),
-                  dim3(static_cast<unsigned>(slots), static_cast<unsigned>(delta.heads)), dim3(kFinishThreads), 0,
-                  delta, prepared, gradients, op.dx.as<T>(), op.dg.as<float>(), op.dbeta.as<float>());
-    };
-    if (aligned_for(4, op.x, op.dx))
-      finish(std::integral_constant<int, 4>());
-    else
-      finish(std::integral_constant<int, 1>());
+    finish_delta_grad(op, delta, prepared, gradients, context);
   }
   clear_past<T>(op.cu, op.dx, context);
   clear_past<float>(op.cu, op.dg, context);

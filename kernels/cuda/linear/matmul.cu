@@ -1,5 +1,5 @@
 // Matmul, and which kernel makes a product. One row by a transposed matrix, as in decoding, reads every element of b
-// once, so it is a kernel of its own that reads b at the memory's speed; the rest is cuBLASLt's.
+// once, so it is a kernel of its own that reads b at the memory's speed; the rest is cuBLASLt's, or on 7.5 gemm_half.cu's.
 #include <algorithm>
 #include <map>
 #include <set>
