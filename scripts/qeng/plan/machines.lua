@@ -1,8 +1,8 @@
 -- Machines to plan for that are not here, by name: what their makers publish, which no program reaches in full.
 --
 -- A machine: description; memory; bandwidth of its memory, and link from the host's, bytes a second; flops_bf16 of
--- matrix products without sparsity, and flops_f32; one_memory: processor and GPU share it, so that no weight is copied or
--- streamed to it.
+-- matrix products without sparsity, and flops_f32; one_memory: processor and GPU share it, so that no weight is copied
+-- or streamed to it.
 
 local q = require "qeng.core"
 
