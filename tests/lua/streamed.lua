@@ -57,7 +57,7 @@ end
 -- make it stream. Then the process has shrunk more, and lower limits are tried.
 function streamed.under_least_limit(needed, step, fn)
   for _, below in ipairs { 12e6, 36e6, 108e6 } do
-    for limit = math.max(step, needed - below), needed + 60e6, step do
+    for limit = math.max(step, needed - below), needed + 300e6, step do
       streamed.collect()
       local ok, result = pcall(fn, math.floor(limit))
       if ok and result == "loose" then break end
