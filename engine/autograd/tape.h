@@ -95,11 +95,4 @@ class Tape {
   uint32_t subsequence_ = 0;
 };
 
-// RAII: ops run inside a named block, for traces and profiles.
-struct Block {
-  Block(Device& d, const std::string& label) : device(d) { device.push_label(label); }
-  ~Block() { device.pop_label(); }
-  Device& device;
-};
-
 }  // namespace qeng

@@ -193,13 +193,13 @@ void Program::record(Variant& variant) {
 }
 
 void Program::run_each(Variant& variant) {
+  Block block(device_, "");
   for (size_t i = 0; i < ops_.size(); ++i) {
     device_.set_label(ops_[i].label);
     checked_ ? device_.repeat(ops_[i].op) : device_.run(ops_[i].op);
     if (after_) after_(i);
   }
   if (!device_.listener()) checked_ = variant.ran = true;  // a listener may have kept operations from running
-  device_.set_label("");
 }
 
 size_t Program::nodes() const {

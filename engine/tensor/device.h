@@ -170,4 +170,11 @@ class Device : public std::enable_shared_from_this<Device> {
   Captured* captured_ = nullptr;
 };
 
+// RAII: ops run inside a named block, for traces, profiles and errors.
+struct Block {
+  Block(Device& d, const std::string& label) : device(d) { device.push_label(label); }
+  ~Block() { device.pop_label(); }
+  Device& device;
+};
+
 }  // namespace qeng

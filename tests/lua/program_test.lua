@@ -33,6 +33,16 @@ for _ = 1, 3 do
   expect(3)
 end
 program:free()
+
+-- A run that fails, or that is within a block, leaves the names of blocks as they were.
+program = q.capture(q.no_grad, q.block, "within", q.embedding, weights, tokens)
+local function around()
+  refuse(4)
+  local seen = q.trace(weights.fill, weights, 1)
+  assert(seen:find "outer" and not seen:find "within", seen)
+end
+q.block("outer", around)
+program:free()
 -- Values that do not exist while capturing: the message says what does without it.
 local looks = { function() return weights:table() end }
 -- of host memory alone
