@@ -42,7 +42,7 @@ if [[ $arch ]]; then
 fi
 # shellcheck disable=SC2317  # called by the trap
 cleanup() {
-  umount "$root/dev/pts" "$root/proc" "${compiler[@]/#/$root}" 2>/dev/null || true
+  umount "$root/sys" "$root/dev/pts" "$root/proc" "${compiler[@]/#/$root}" 2>/dev/null || true
   # Never remove a root in which something is still mounted.
   [[ -n $keep ]] || grep -qF " $root/" /proc/mounts || rm -rf --one-file-system "$(dirname "$root")"
 }
@@ -80,8 +80,7 @@ system=$(. "$root/etc/os-release" && echo "$PRETTY_NAME")
 cp /etc/resolv.conf "$root/etc/resolv.conf"
 mount -t proc proc "$root/proc"
 mount -t devpts -o ptmxmode=666 devpts "$root/dev/pts"  # tests that answer at a terminal open one
-
-for folder in "${compiler[@]}"; do
+for folder in /sys "${compiler[@]}"; do  # PoCL counts processors and memory in /sys
   mkdir -p "$root$folder"
   mount --bind "$folder" "$root$folder"
   mount -o remount,bind,ro "$root$folder"
