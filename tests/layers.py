@@ -4,7 +4,8 @@
     tests/layers.py        exit status 0 is a pass; run by ctest
 
 Each exception has its reason, and one that is not needed any more is a failure: whoever mends it removes it here. Also: no message of
-kernels or engine names an option of a recipe, and the words that scripts/qeng/console/hints.lua waits for are in their sources.
+kernels or engine names an option of a recipe, the words that scripts/qeng/console/hints.lua waits for are in their sources, and no
+test names Catch2 itself, whose versions 2 and 3 differ.
 """
 import pathlib
 import re
@@ -110,6 +111,10 @@ for layer in ("kernels", "engine"):
 for words in re.findall(r'^  \{ "([^"]+)", ', (ROOT / "scripts/qeng/console/hints.lua").read_text(), re.M):
     if words not in strings:
         failures.append(f'scripts/qeng/console/hints.lua: no message of kernels or engine says "{words}"')
+
+for path, text in sources("tests", ".h", ".cpp"):
+    if path not in ("tests/catch.h", "tests/catch_main.cpp") and re.search(r"\bCatch::|<catch2/", text):
+        failures.append(f"{path}: names Catch2 itself; tests/catch.h has what both of its versions have")
 
 for exception in sorted(set(EXCEPTIONS) - needed):
     failures.append(f"tests/layers.py: the exception {exception} is not needed any more: remove it")

@@ -129,5 +129,5 @@ TEST_CASE("blocks decode the vectors of the formats' description") {
 TEST_CASE("decode_row refuses a dtype without float values") {
   int32_t row[4] = {};
   float out[4];
-  CHECK_THROWS_WITH(decode_row(DType::i32, row, 0, 4, out), Catch::Contains("i32 is no block format"));
+  CHECK_THROWS_WITH(decode_row(DType::i32, row, 0, 4, out), containing("i32 is no block format"));
 }

@@ -66,12 +66,11 @@ TEST_CASE("a damaged Parquet file is refused by name, and whatever its bytes are
     write_file_atomically(path, bytes);
     return text_of(path);
   };
-  CHECK_THROWS_WITH(read(whole.substr(0, whole.size() - 1)),
-                    Catch::Matchers::Contains(path) && Catch::Matchers::Contains("does not end with PAR1"));
-  CHECK_THROWS_WITH(read("PAR1\xff\xff\xff\x7fPAR1"), Catch::Matchers::Contains("longer than the file"));
+  CHECK_THROWS_WITH(read(whole.substr(0, whole.size() - 1)), containing(path) && containing("does not end with PAR1"));
+  CHECK_THROWS_WITH(read("PAR1\xff\xff\xff\x7fPAR1"), containing("longer than the file"));
   std::string flipped = whole;
   flipped[60] = static_cast<char>(flipped[60] ^ 1);
-  CHECK_THROWS_WITH(read(flipped), Catch::Matchers::Contains("checksum"));
+  CHECK_THROWS_WITH(read(flipped), containing("checksum"));
   for (const char* name : {"everything_v2.parquet", "everything_brotli.parquet", "everything_lz4.parquet"}) {
     CAPTURE(name);
     const std::string sound = file_of(name);
@@ -93,7 +92,7 @@ TEST_CASE("a damaged Parquet file is refused by name, and whatever its bytes are
 TEST_CASE("an empty Parquet page has no values, also after a page with more than it counts") {
   const std::string corpus = QENG_SOURCE_DIR "/tests/fuzz/corpus/parquet/";
   for (const char* name : {"split_texts_of_an_empty_page", "values_of_the_page_before_an_empty_one"})
-    CHECK_THROWS_WITH(text_of(corpus + name), Catch::Matchers::Contains("a page without its values"));
+    CHECK_THROWS_WITH(text_of(corpus + name), containing("a page without its values"));
 }
 
 TEST_CASE("a Parquet page of LZ4 is one block or Hadoop's frames, and unpacks to its size or is refused") {
@@ -114,10 +113,9 @@ TEST_CASE("a Parquet page of LZ4 is one block or Hadoop's frames, and unpacks to
                                           {4, ""s, 5},
                                           {7, ""s, 5}}) {
     CAPTURE(codec, size);
-    CHECK_THROWS_WITH(unpack_page(codec, page, static_cast<size_t>(size)),
-                      Catch::Matchers::Contains("does not unpack"));
+    CHECK_THROWS_WITH(unpack_page(codec, page, static_cast<size_t>(size)), containing("does not unpack"));
   }
-  CHECK_THROWS_WITH(unpack_page(3, block, 5), Catch::Matchers::Contains("LZO") && Catch::Matchers::Contains("Brotli"));
+  CHECK_THROWS_WITH(unpack_page(3, block, 5), containing("LZO") && containing("Brotli"));
 }
 
 TEST_CASE("rows of the files of a campaign", "[.]") {  // of tests/campaigns/parquet.py

@@ -195,19 +195,17 @@ TEST_CASE("only how importances of a block compare counts: not their size, and z
 TEST_CASE("quantize refuses what it cannot pack, and says what would do") {
   Device device(make_cpu_backend(1));
   const TensorPtr x = make_zeros(device, {2, 96}, DType::f32), i = make_zeros(device, {2, 256}, DType::i32);
-  CHECK_THROWS_WITH(
-      quantize(x, DType::q4_k),
-      Catch::Contains("not whole blocks of 256 of q4_k; q8_0, q5_0, q4_0 and iq4_nl take multiples of 32"));
-  CHECK_THROWS_WITH(quantize(x, DType::bf16), Catch::Contains("bf16 is no block format; :to() converts to it"));
-  CHECK_THROWS_WITH(quantize(i, DType::q8_0), Catch::Contains("i32 [2, 256], expected f32, bf16 or f16"));
+  CHECK_THROWS_WITH(quantize(x, DType::q4_k),
+                    containing("not whole blocks of 256 of q4_k; q8_0, q5_0, q4_0 and iq4_nl take multiples of 32"));
+  CHECK_THROWS_WITH(quantize(x, DType::bf16), containing("bf16 is no block format; :to() converts to it"));
+  CHECK_THROWS_WITH(quantize(i, DType::q8_0), containing("i32 [2, 256], expected f32, bf16 or f16"));
   CHECK_THROWS_WITH(quantize(x, DType::q8_0, make_zeros(device, {95}, DType::f32)),
-                    Catch::Contains("importance is f32 [95], expected f32 [96]"));
+                    containing("importance is f32 [95], expected f32 [96]"));
   const TensorPtr negative = make_zeros(device, {96}, DType::f32);
   negative->view.as<float>()[3] = -1;
-  CHECK_THROWS_WITH(quantize(x, DType::q8_0, negative), Catch::Contains("importance of column 3 is -1"));
+  CHECK_THROWS_WITH(quantize(x, DType::q8_0, negative), containing("importance of column 3 is -1"));
   x->view.as<float>()[100] = INFINITY;
-  CHECK_THROWS_WITH(quantize(x, DType::q8_0),
-                    Catch::Contains("row 1 of f32 [2, 96] holds a weight that is not finite"));
+  CHECK_THROWS_WITH(quantize(x, DType::q8_0), containing("row 1 of f32 [2, 96] holds a weight that is not finite"));
 }
 
 TEST_CASE("the squared error of interleaved rows is that of rows in order, in pieces too") {
