@@ -32,7 +32,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 2) return 0;
   static DocumentReader reader("source");
   const int kind = data[0] % 5;
-  const DataFormat& format = data_format(kind == 0 ? "jsonl" : kind == 1 ? "json" : "text");
+  const std::string name = kind == 0 ? "jsonl" : kind == 1 ? "json" : "text";
+  const DataFormat& format = data_format(name);
   const DocumentUnit documents = kind == 2   ? DocumentUnit::file
                                  : kind == 3 ? DocumentUnit::line
                                              : DocumentUnit::paragraph;

@@ -35,10 +35,10 @@ Bytes bytes_of(const PeerFrame& frame) {
 // The bytes with another field, and the checksum that belongs to it.
 template <class T>
 Bytes with(Bytes bytes, size_t at, T value) {
-  std::memcpy(bytes.data() + at, &value, sizeof value);
-  std::memset(bytes.data() + 40, 0, 8);
+  std::memcpy(&bytes.at(at), &value, sizeof value);
+  std::memset(&bytes.at(40), 0, 8);
   const uint64_t sum = XXH64(bytes.data(), bytes.size(), 0);
-  std::memcpy(bytes.data() + 40, &sum, sizeof sum);
+  std::memcpy(&bytes.at(40), &sum, sizeof sum);
   return bytes;
 }
 
