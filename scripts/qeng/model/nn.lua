@@ -411,7 +411,7 @@ function nn.decoder(model, source, c, new_block)
   local of_head, of_rows = body:rotation(names.embed .. ".weight", c.hidden)
   if not c.tied then
     of_head = p:rotation("lm_head.weight", c.hidden)
-  elseif not of_head ~= not of_rows then
+  elseif (not of_head) ~= (not of_rows) then
     q.error("format", "the embedding, which is the head too, is listed as rotated for one of the two only; expected it "
       .. "among the metadata's weight_names and inverse_weight_names")
   end
