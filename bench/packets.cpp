@@ -9,6 +9,7 @@
 // Documents have log-normal lengths, median 250 tokens; half of them have a loss mask in the .qubgpu file.
 #include <zlib.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>

@@ -2,6 +2,7 @@
 // isa/attention.cpp and isa/attention_grad.cpp. Tiles depend on shapes only, so results do not depend on the threads.
 #include "kernels/cpu/isa/attention/attention.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 

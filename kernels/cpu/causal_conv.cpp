@@ -1,4 +1,6 @@
 // CausalConv and its gradient, row by row: the channels of a row are a loop of isa/.
+#include <algorithm>
+
 #include "kernels/cpu/column_sums.h"
 #include "kernels/cpu/documents.h"
 

@@ -1,6 +1,8 @@
 // Sums over rows whose order does not depend on the threads: blocks of rows each make a partial sum, and the partial
 // sums are added in order.
 #pragma once
+#include <algorithm>
+
 #include "kernels/cpu/cpu.h"
 
 namespace qeng {

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/cpu/cpu.h"
 #include "kernels/math/packets.h"
 

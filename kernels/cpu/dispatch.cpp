@@ -1,4 +1,5 @@
 // Dispatch and Combine.
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/cpu/cpu.h"

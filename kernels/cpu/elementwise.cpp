@@ -1,4 +1,5 @@
 // Add, Scale, Cast, Copy, Fill.
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/cpu/cpu.h"

@@ -1,4 +1,5 @@
 // Fp8Round and Fp8Matmul. No processor multiplies E4M3: numbers are widened to bf16, which holds them exactly.
+#include <algorithm>
 #include <atomic>
 
 #include "kernels/cpu/matmul.h"

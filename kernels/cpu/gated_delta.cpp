@@ -1,5 +1,6 @@
 // GatedDelta and its gradient: chunk after chunk of each document and key head, which threads share. The arithmetic is
 // in isa/delta.
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/cpu/documents.h"

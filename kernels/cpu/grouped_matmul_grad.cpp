@@ -1,5 +1,7 @@
 // GroupedMatmulGrad: f32 products of tiles, each on one thread, for all experts in one region. Rows whose dy is zero
 // change no bit.
+#include <algorithm>
+
 #include "kernels/cpu/grouped_matmul.h"
 
 namespace qeng {

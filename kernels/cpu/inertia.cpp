@@ -2,6 +2,7 @@
 // by place.
 #include "kernels/math/inertia.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 

@@ -1,4 +1,6 @@
 // LayerNorm and its gradient.
+#include <algorithm>
+
 #include "kernels/cpu/column_sums.h"
 
 namespace qeng {

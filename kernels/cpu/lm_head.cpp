@@ -3,6 +3,7 @@
 // memory is bounded by the chunk. The gradient of a row is written in h's dtype at the start of its row of logits.
 #include "kernels/lm_head.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/cpu/cpu.h"

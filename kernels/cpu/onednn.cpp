@@ -8,6 +8,7 @@
 #include <cpuid.h>
 #endif
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <dnnl.hpp>

@@ -1,4 +1,5 @@
 // SumSquares, ClipScale, AdamW.
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/cpu/cpu.h"

@@ -2,6 +2,7 @@
 // attention is in isa/paged_attention.cpp.
 #include "kernels/cpu/isa/attention/paged_attention.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/cpu/cpu.h"

@@ -1,5 +1,6 @@
 // Pointwise: its program (pointwise_program.h), row after row. Row functions add up pieces of a row, in order, so that a
 // row may be computed by one thread or by several.
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/cpu/cpu.h"

@@ -2,6 +2,7 @@
 // both in the same order of sums, which depends on k alone.
 #include "kernels/cpu/row_linear.h"
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 

@@ -1,5 +1,7 @@
 // RowLinear with one_bit and ternary weights (isa/sign_tables.h), for any number of rows of x: some at a time, so that
 // their tables stay in the cache.
+#include <algorithm>
+
 #include "kernels/cpu/row_linear.h"
 
 namespace qeng {

@@ -1,5 +1,6 @@
 // Matmul with one_bit b, in f32, by tables of sums (isa/sign_sums.cpp): twice as fast as a product with the weights as
 // f32, and as exact. A row's sums have one order, which neither its neighbours nor the threads change.
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>

@@ -1,5 +1,7 @@
 // Rearrange. A thread has an element, in the order of y's memory; where x lies along another dimension than y, tiles go
 // through shared memory, so that both are touched along their lines.
+#include <algorithm>
+
 #include "kernels/cuda/vector.h"
 #include "kernels/math/rearrange.h"
 

@@ -2,6 +2,7 @@
 // chunks, so its operations do not bound theirs. What does: an error of a column of S is not made larger by a step,
 // whose matrix e^g (I - beta k k^T) has norm 1 at most. So errors add up, each as large as a sum's worst case on the
 // numbers at hand.
+#include <algorithm>
 #include <cmath>
 
 #include "tests/conformance/table.h"

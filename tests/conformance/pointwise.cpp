@@ -1,4 +1,5 @@
 // Pointwise: random programs over spaces of one to four dimensions.
+#include <algorithm>
 #include <cmath>
 
 #include "tests/conformance/table.h"

@@ -1,5 +1,6 @@
 #include "tests/conformance/runner.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <set>
 #include <sstream>

@@ -1,4 +1,5 @@
 // One global sequence of rows, whatever the number of ranks, also where it changes in between.
+#include <algorithm>
 #include <map>
 
 #include "engine/packets/batches.h"

@@ -1,5 +1,6 @@
 #include "engine/grammar/grammar.h"
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <random>

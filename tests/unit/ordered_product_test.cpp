@@ -1,4 +1,5 @@
 // isa/ordered_product.cpp: products whose bits depend on nothing but their own row, column and order of k.
+#include <algorithm>
 #include <cstring>
 #include <random>
 

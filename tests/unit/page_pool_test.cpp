@@ -1,5 +1,6 @@
 #include "engine/generate/page_pool.h"
 
+#include <algorithm>
 #include <map>
 #include <random>
 

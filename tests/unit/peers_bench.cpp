@@ -1,5 +1,6 @@
 // What a hop between peers costs on loopback, with and without encryption: qeng_unit "peers: figures", which is no part
 // of a test run.
+#include <algorithm>
 #include <thread>
 
 #include "tests/unit/peers_fixture.h"

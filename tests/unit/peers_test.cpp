@@ -1,4 +1,5 @@
 // Peers that exchange frames over loopback, straight and through a bad network.
+#include <algorithm>
 #include <random>
 #include <thread>
 

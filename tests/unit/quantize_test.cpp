@@ -1,5 +1,6 @@
 #include "engine/quantize/quantize.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>

@@ -1,5 +1,7 @@
 #include "engine/packets/scanner.h"
 
+#include <algorithm>
+
 #include "engine/packets/payload.h"
 #include "tests/catch.h"
 #include "tests/unit/packets_fixture.h"

@@ -1,4 +1,6 @@
 // RowLinear: which weights share a launch, and the rounding of x for block formats.
+#include <algorithm>
+
 #include "kernels/cuda/linear/row_end.h"
 #include "kernels/cuda/vector.h"
 #include "kernels/error.h"
