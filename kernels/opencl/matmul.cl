@@ -33,7 +33,9 @@ typedef struct {
 // A tile of `lines` x STEP elements, line r and step l of it to tile[l * pitch + r], 0 outside of [many, k]. Each item
 // takes runs of elements that are neighbours in memory, along k or across it.
 #define TAKE_TILE(T, tile, pitch, p, begin, line, step, lines, many, first_line, first)                               \
-  for (int run = item; run < lines; run += ITEMS) {                                                                   \
+  for (int turn = 0; turn < (lines + ITEMS - 1) / ITEMS; ++turn) {                                                    \
+    const int run = turn * ITEMS + item;                                                                              \
+    if (run >= lines) continue;                                                                                       \
     const bool along = step == 1;                                                                                     \
     const int r = along ? run : run % (lines / RUN) * RUN, l = along ? 0 : run / (lines / RUN);                       \
     const bool inside = first_line + r < many && first + l < s.k;                                                     \
