@@ -3,7 +3,7 @@ local q = require "qeng"
 local quality = require "qeng.infer.quality"
 
 local function refused(code, pattern, limits)
-  local done, text = q.host.sandbox(code, limits or { seconds = 3, memory = 64 * 2 ^ 20 })
+  local done, text = q.host.sandbox(code, limits or { seconds = 60, memory = 64 * 2 ^ 20 })
   assert(not done and text:find(pattern), code .. ": " .. tostring(done) .. " " .. text)
 end
 local done, text = q.host.sandbox "local t = {} for i = 1, 3 do t[i] = i * i end return table.concat(t, ',')"
