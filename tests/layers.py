@@ -5,7 +5,8 @@
 
 Each exception has its reason, and one that is not needed any more is a failure: whoever mends it removes it here. Also: no message of
 kernels or engine names an option of a recipe, the words that scripts/qeng/console/hints.lua waits for are in their sources, and no
-test names Catch2 itself, whose versions 2 and 3 differ.
+test names Catch2 itself, whose versions 2 and 3 differ. Who names an algorithm of the standard library includes <algorithm>, or its own header does: other headers
+of g++ 12 have most of them, and those of g++ 14 have not.
 """
 import pathlib
 import re
@@ -115,6 +116,19 @@ for words in re.findall(r'^  \{ "([^"]+)", ', (ROOT / "scripts/qeng/console/hint
 for path, text in sources("tests", ".h", ".cpp"):
     if path not in ("tests/catch.h", "tests/catch_main.cpp") and re.search(r"\bCatch::|<catch2/", text):
         failures.append(f"{path}: names Catch2 itself; tests/catch.h has what both of its versions have")
+
+algorithms = re.compile(
+    r"\bstd::(?:adjacent_find|all_of|any_of|binary_search|clamp|copy|copy_backward|copy_if|copy_n|count|count_if|equal|equal_range|fill|fill_n"
+    r"|find|find_if|find_if_not|for_each|generate|includes|is_sorted|lexicographical_compare|lower_bound|max_element|merge|min_element|minmax"
+    r"|minmax_element|mismatch|move_backward|none_of|nth_element|partial_sort|partition|remove|remove_if|replace|reverse|rotate|search"
+    r"|set_difference|set_intersection|set_union|shuffle|sort|stable_partition|stable_sort|swap_ranges|transform|unique|upper_bound"
+    r")\b|\bstd::(?:min|max)\(\{")
+for folder in ("kernels", "engine", "bindings", "tests", "bench"):
+    for path, text in sources(folder, ".h", ".cpp", ".cu"):
+        own = ROOT / re.sub(r"\.\w+$", ".h", path)
+        used = algorithms.search(re.sub(r"//.*", "", text))
+        if used and "#include <algorithm>" not in text + (own.read_text() if own.exists() else ""):
+            failures.append(f"{path}: names {used.group(0)} and does not include <algorithm>")
 
 for exception in sorted(set(EXCEPTIONS) - needed):
     failures.append(f"tests/layers.py: the exception {exception} is not needed any more: remove it")
