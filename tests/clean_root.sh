@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# tests/clean_root.sh [--suite bookworm|noble] [--arm64] [--cuda DIR] [--gpu CAPABILITY] [--keep DIR] [--base DIR] [COMMAND...]
-# Tries the README on a machine with nothing installed: makes a minimal Debian 12 (or Ubuntu 24.04) root with debootstrap,
+# tests/clean_root.sh [--suite bookworm|trixie|noble] [--arm64] [--cuda DIR] [--gpu CAPABILITY] [--keep DIR] [--base DIR] [COMMAND...]
+# Tries the README on a machine with nothing installed: makes a minimal Debian 12 (or 13, or Ubuntu 24.04) root with debootstrap,
 # clones the committed state of this checkout into it, and runs COMMAND there (default: scripts/run -e 'print(1)'), timed.
 #   tests/clean_root.sh scripts/run recipes/lora_qwen.lua
 #   tests/clean_root.sh --bundle dist/qeng-0.1.0-linux-x86_64 bin/qeng --version     (no checkout: only that folder)
@@ -53,12 +53,12 @@ if [[ -n $base ]]; then
   cp -a "$base" "$root"
 else
   case $suite in
-    bookworm) options=() mirror=${MIRROR:-http://deb.debian.org/debian} ;;
+    bookworm | trixie) options=() mirror=${MIRROR:-http://deb.debian.org/debian} ;;
     noble) options=(--components='main,universe' --keyring=/usr/share/keyrings/ubuntu-archive-keyring.gpg)
            archive=http://archive.ubuntu.com/ubuntu
            [[ $(uname -m)$arch == x86_64 ]] || archive=http://ports.ubuntu.com/ubuntu-ports
            mirror=${MIRROR:-$archive} ;;
-    *) echo "clean_root: --suite is bookworm or noble, not '$suite'" >&2; exit 2 ;;
+    *) echo "clean_root: --suite is bookworm, trixie or noble, not '$suite'" >&2; exit 2 ;;
   esac
   script=/usr/share/debootstrap/scripts/$suite
   [[ -e $script ]] || script=/usr/share/debootstrap/scripts/gutsy  # the one that every Ubuntu release uses
