@@ -12,6 +12,7 @@ RANDOM=${QENG_SEED:-4711}
 kills=${KILLS:-10} landed=0 failures=0
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1
 export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_btl_vader_single_copy_mechanism=none
+export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe PRTE_MCA_hwloc_default_binding_policy=none  # what Open MPI 5 calls them
 fail() { echo "FAILED $*"; failures=$((failures + 1)); }
 run() {  # RANKS OUT [options]
   mpirun -n "$1" "$QENG" recipes/lora_qwen.lua --model recipes/tiny --data "$work/data.jsonl" --mode "${MODE:-lora}" --zero "${ZERO:-0}" --accumulate 4 \
