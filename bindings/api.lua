@@ -1045,7 +1045,9 @@ q.json = {}
 ---@return any  null is q.json.null
 function q.json.decode(text, opt) end
 ---@param value any
----@param opt? {pretty?: boolean, replace?: boolean}  replace: bytes that are not UTF-8 become U+FFFD
+---@param opt? {pretty?: boolean, replace?: boolean, ordered?: boolean}
+---  replace: bytes that are not UTF-8 become U+FFFD
+---  ordered: keys as they were read (decode's `ordered`), then those that came since, sorted; else all are sorted
 ---@return string
 function q.json.encode(value, opt) end
 ---Marks a table so that it is written as [] even when empty.
@@ -1855,7 +1857,7 @@ function Sampler:clone() end
 function q.grammar(text, opt) end
 ---The grammar of the JSON texts that are valid under a schema.
 ---engine/grammar/schema.h says what of JSON schema is read. Properties come in the order of the text; of a Lua table,
----sorted.
+---as it was read (q.json.decode's `ordered`), else sorted.
 ---@param schema table|string  a table, or JSON text
 ---@return Grammar
 function q.json_schema(schema) end

@@ -21,7 +21,8 @@ int from_text(Call& call) {
 
 int from_schema(Call& call) {
   const bool text = lua_type(call.L, call.index(1)) == LUA_TSTRING;
-  return call.push(OutputGrammar::from_schema(text ? call.arg<std::string>(1) : json_text(call.L, call.index(1))));
+  return call.push(OutputGrammar::from_schema(text ? call.arg<std::string>(1)
+                                                   : json_text(call.L, call.index(1), {.ordered = true})));
 }
 
 int matcher(Call& call) {

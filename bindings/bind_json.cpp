@@ -1,10 +1,11 @@
 // q.json: text to Lua values and back. Arrays carry a metatable, so that an empty one stays []; null is q.json.null;
-// objects are written with sorted keys; whole numbers up to 2^53 are exact, larger ones become the nearest double,
+// objects are written with sorted keys, or as they were read ("ordered"); whole numbers up to 2^53 are exact, larger ones become the nearest double,
 // unless they are asked for as they are written ("exact"): then those, and floats without a fraction (1.0), are tables
 // {value =, digits =}.
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "bindings/json.h"
@@ -119,7 +120,8 @@ class Builder {
 
 class Writer {
  public:
-  Writer(lua_State* L, bool pretty, bool replace) : L_(L), pretty_(pretty), replace_(replace) {}
+  Writer(lua_State* L, const JsonStyle& style)
+      : L_(L), pretty_(style.pretty), replace_(style.replace), ordered_(style.ordered) {}
   std::string take() { return std::move(out_); }
 
   void value(int index, int depth) {
@@ -170,6 +172,7 @@ class Writer {
   }
   void object(int index, std::vector<std::string>& keys, int depth) {
     std::sort(keys.begin(), keys.end());
+    if (ordered_) as_read(index, keys);
     out_ += '{';
     for (size_t i = 0; i < keys.size(); ++i) {
       separate(i > 0, depth + 1);
@@ -184,6 +187,23 @@ class Writer {
     }
     if (!keys.empty()) line(depth);
     out_ += '}';
+  }
+  // Moves those of the sorted keys to the front that the metatable's __keys lists, in its order.
+  void as_read(int index, std::vector<std::string>& keys) {
+    if (luaL_getmetafield(L_, index, "__keys") == 0) return;
+    std::map<std::string, size_t> places;
+    for (size_t i = 1; lua_istable(L_, -1) && i <= lua_objlen(L_, -1); ++i) {
+      lua_rawgeti(L_, -1, static_cast<int>(i));
+      if (lua_type(L_, -1) == LUA_TSTRING) places.emplace(lua::Value<std::string>::read(L_, lua_gettop(L_)), i);
+      lua_pop(L_, 1);
+    }
+    lua_pop(L_, 1);
+    const auto place = [&](const std::string& key) {
+      const auto found = places.find(key);
+      return found == places.end() ? SIZE_MAX : found->second;
+    };
+    std::stable_sort(keys.begin(), keys.end(),
+                     [&](const std::string& a, const std::string& b) { return place(a) < place(b); });
   }
   void number(double value) {
     if (!std::isfinite(value)) fail("value", "json.encode: JSON has no ", value, place());
@@ -222,7 +242,7 @@ class Writer {
     return text.empty() ? "" : " (at " + text + ")";
   }
   lua_State* L_;
-  const bool pretty_, replace_;
+  const bool pretty_, replace_, ordered_;
   std::string out_;
   std::vector<std::string> path_;
 };
@@ -236,9 +256,9 @@ int decode(Call& call) {
 }
 
 int encode(Call& call) {
-  lua::Options opt(call, 2, {"pretty", "replace"});
-  const bool pretty = opt.get("pretty", false), replace = opt.get("replace", false);
-  return call.push(json_text(call.L, 1, pretty, replace));
+  lua::Options opt(call, 2, {"pretty", "replace", "ordered"});
+  return call.push(
+      json_text(call.L, 1, {opt.get("pretty", false), opt.get("replace", false), opt.get("ordered", false)}));
 }
 
 int null_text(lua_State* L) {
@@ -262,8 +282,8 @@ void push_json(lua_State* L, const std::string& text, bool ordered, bool exact) 
   nlohmann::json::sax_parse(text, &builder);
 }
 
-std::string json_text(lua_State* L, int index, bool pretty, bool replace) {
-  Writer writer(L, pretty, replace);
+std::string json_text(lua_State* L, int index, const JsonStyle& style) {
+  Writer writer(L, style);
   writer.value(index, 0);
   return writer.take();
 }

@@ -9,7 +9,12 @@ namespace qeng {
 // exact: floats without a fraction and integers beyond 2^53 are tables {value =, digits = of an integer} whose
 // metatable has json_number.
 void push_json(lua_State* L, const std::string& text, bool ordered = false, bool exact = false);
-// Error("value") names where in the value. replace: bytes that are not UTF-8 become U+FFFD, else they are such an error.
-std::string json_text(lua_State* L, int index, bool pretty = false, bool replace = false);
+struct JsonStyle {
+  bool pretty = false;
+  bool replace = false;  // bytes that are not UTF-8 become U+FFFD, else they are an error
+  bool ordered = false;  // keys as an object's __keys lists them, then the others sorted; else all sorted
+};
+// Error("value") names where in the value.
+std::string json_text(lua_State* L, int index, const JsonStyle& style = {});
 
 }  // namespace qeng

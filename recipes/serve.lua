@@ -16,5 +16,6 @@ local server, address = q.serve(opt)
 server:route("GET", "/hello/{name}", function(call)  -- a route of one's own: curl localhost:8080/hello/you
   call:reply(200, { hello = call.params.name })
 end)
-print(("%s answers at %s/v1"):format(server.models[1].name, address))
+local first = server.models[1]
+print(("%s answers at %s/v1"):format(first and first.name or opt.models, address))
 server:run()

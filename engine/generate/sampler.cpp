@@ -66,7 +66,7 @@ TokenSampler::TokenSampler(const SamplingOptions& options) : options_(options), 
   check(std::isfinite(options.temperature) && options.temperature >= 0, "temperature", options.temperature,
         "0 or more");
   check(options.top_k >= 0, "top_k", static_cast<double>(options.top_k), "0 (all) or more");
-  check(options.top_p > 0 && options.top_p <= 1, "top_p", options.top_p, "more than 0, at most 1");
+  check(options.top_p >= 0 && options.top_p <= 1, "top_p", options.top_p, "0 (the most probable) to 1");
   check(options.min_p >= 0 && options.min_p <= 1, "min_p", options.min_p, "0 to 1");
   check(options.typical_p > 0 && options.typical_p <= 1, "typical_p", options.typical_p, "more than 0, at most 1");
   check(std::isfinite(options.repetition_penalty) && options.repetition_penalty > 0, "repetition_penalty",

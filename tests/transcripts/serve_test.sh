@@ -39,6 +39,16 @@ chat='{"messages": [{"role": "user", "content": "Where is the hat?"}], "max_toke
 ! "$QENG" recipes/serve.lua --host 0.0.0.0 --port 0 >"$work/refused" 2>&1 || fail "it listens everywhere without a key"
 has "$(cat "$work/refused")" '--no-auth'
 
+! "$QENG" recipes/serve.lua --port 0 --origin '*' >"$work/refused" 2>&1 || fail "it takes an origin that is none"
+has "$(cat "$work/refused")" 'https://example.org'
+
+# Models of a folder, none of which is loaded yet.
+mkdir "$work/models"
+ln -s "$PWD/recipes/tiny" "$work/models/tiny"
+start --models "$work/models"
+has "$(ask "$url/v1/chat/completions" "${json[@]}" -d "$chat, \"model\": \"tiny\"}")" '"object":"chat.completion"'
+end
+
 start
 whole=$(ask "$url/v1/chat/completions" "${json[@]}" -d "$chat}")
 has "$whole" '"object":"chat.completion"'

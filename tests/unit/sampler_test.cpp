@@ -159,7 +159,7 @@ TEST_CASE("sampler: refuses options out of range and logits that mean nothing") 
   SamplingOptions options;
   refused((options.temperature = -1, options));
   refused((options = {}, options.top_k = -1, options));
-  refused((options = {}, options.top_p = 0, options));
+  refused((options = {}, options.top_p = -0.1, options));
   refused((options = {}, options.top_p = 1.5, options));
   refused((options = {}, options.min_p = 2, options));
   refused((options = {}, options.repetition_penalty = 0, options));

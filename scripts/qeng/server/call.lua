@@ -53,7 +53,7 @@ end
 
 -- Answers with a JSON value.
 function Call:reply(status, value, more)
-  self:text(status, "application/json", q.json.encode(value, { replace = true }), more)
+  self:text(status, "application/json", q.json.encode(value, { replace = true, ordered = true }), more)
 end
 
 -- Begins a stream of server-sent events.

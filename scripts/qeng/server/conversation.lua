@@ -3,20 +3,33 @@
 
 local messages = require "qeng.server.messages"
 local problem = require "qeng.server.problem"
+local q = require "qeng.core"
 local request = require "qeng.infer.request"
 local sampling = require "qeng.server.sampling"
 local tools = require "qeng.server.tools"
 
 local conversation = {}
 
-local function template_arguments(given)
-  local all = {}
+-- What the template is told beside messages. Not to reason is said in the words that it has; one that has none is told
+-- nothing if the model does not reason anyway.
+local function template_arguments(served, given)
+  local all, template = {}, request.tokenizer(served.model):info().chat_template or ""
+  local function knows(name) return template:find(name, 1, true) ~= nil end
   for name, value in pairs(given.chat_template_kwargs or {}) do all[name] = value end
-  if given.reasoning_effort then
+  if given.reasoning_effort ~= "none" then
     all.reasoning_effort = given.reasoning_effort
-    if given.reasoning_effort == "none" then all.enable_thinking = false end
+  elseif knows "enable_thinking" or knows "reasoning_effort" or served:thinks() then
+    if knows "enable_thinking" then all.enable_thinking = false end
+    if knows "reasoning_effort" or not knows "enable_thinking" then all.reasoning_effort = "none" end
   end
   return next(all) and all or nil
+end
+
+-- The tokens of a prompt. What the template or its messages are wrong about is the client's to mend.
+function conversation.ids(model, prompt)
+  local ids, why = q.try(request.ids, model, prompt)
+  if not ids and why.code == "format" then problem.raise(400, why.message, "messages") end
+  return ids or error(why, 0)
 end
 
 -- The served model, the options of its requests, and its tools (server/tools.lua) or nil. given: checked fields; exact:
@@ -38,18 +51,18 @@ function conversation.read(server, given, exact)
     end
     said, opt.grammar, opt.visible = able:messages(said), able:grammar() or opt.grammar, able:tokens()
   end
-  opt.ids = request.ids(served.model, {
-    messages = said, tools = able and able:for_template(), template_args = template_arguments(given),
+  opt.ids = conversation.ids(served.model, {
+    messages = said, tools = able and able:for_template(), template_args = template_arguments(served, given),
   })
-  opt.max_tokens = sampling.room(served, opt.ids, given.max_completion_tokens or given.max_tokens)
   opt.reasoning = served:thinks()
   if given.logprobs then opt.logprobs = given.top_logprobs or 0 end
   return served, opt, able
 end
 
--- Submits n requests, of seeds one after the other.
-function conversation.submit(call, served, opt, n)
+-- Submits n requests, of seeds one after the other, each of at most so many tokens; nil: as many as the context leaves.
+function conversation.submit(call, served, opt, n, most)
   local requests = {}
+  opt.max_tokens = sampling.room(served, opt.ids, most)
   for i = 1, n do
     local own = {}
     for name, value in pairs(opt) do own[name] = value end

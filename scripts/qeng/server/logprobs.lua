@@ -39,7 +39,7 @@ function logprobs.completion(tokenizer, measured, offset)
       for _, likely in ipairs(each.top) do top[bytes_of(tokenizer, likely.id)] = likely.logprob end
       found.token_logprobs[i], found.top_logprobs[i] = each.logprob, top
     end
-    offset = offset + #text
+    offset = offset + #text:gsub("[\128-\191]", "")  -- characters
   end
   for name, list in pairs(found) do found[name] = q.json.array(list) end
   return found, offset

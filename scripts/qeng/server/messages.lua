@@ -26,12 +26,21 @@ function messages.text(content, name)
   return table.concat(list)
 end
 
+-- The arguments of a call, of the text that they are; nil where that is no JSON object.
+function messages.arguments(text)
+  local value = q.try(q.json.decode, text, { ordered = true, exact = true })
+  return fields.type_of(value) == "object" and value or nil
+end
+
 local function check_calls(calls, name)
   if fields.type_of(calls) ~= "array" then bad(name, "expected a list") end
   for i, call in ipairs(calls) do
     local made = type(call) == "table" and call["function"]
     if type(made) ~= "table" or type(made.name) ~= "string" or type(made.arguments) ~= "string" then
       bad(("%s[%d]"):format(name, i - 1), "expected {id, type = function, function = {name, arguments}}")
+    end
+    if made.arguments ~= "" and not messages.arguments(made.arguments) then
+      bad(("%s[%d].function.arguments"):format(name, i - 1), "expected the text of a JSON object")
     end
   end
 end

@@ -42,6 +42,11 @@ local function access(opt)
   local keys = { unpack(opt.api_key) }
   keys[#keys + 1] = os.getenv "QENG_API_KEY"
   if #keys > 0 and opt.no_auth then q.error("usage", "--api-key and --no-auth exclude each other") end
+  for _, origin in ipairs(opt.origin) do
+    if not origin:find "^%a[%w+.-]*://[^/*]+$" then
+      q.error("usage", ("--origin %s: expected what a browser sends, such as https://example.org"):format(origin))
+    end
+  end
   local alone = loopback[opt.host]
   if not alone and #keys == 0 and not opt.no_auth then
     q.error("usage", ("--host %s lets other machines in: give --api-key KEY, or say --no-auth"):format(opt.host))

@@ -1,6 +1,7 @@
 -- What the routes that generate text share: the fields that say how tokens are drawn, and how these become the options
 -- of a request (infer/request.lua).
 
+local fields = require "qeng.server.fields"
 local problem = require "qeng.server.problem"
 local q = require "qeng.core"
 
@@ -87,6 +88,15 @@ local function biases(model, given)
   return all
 end
 
+local kind_of_format = { "type", "string", choices = { "text", "json_object", "json_schema" }, required = true }
+local formats = {
+  text = { kind_of_format },
+  json_object = { kind_of_format, { "schema", "object" }, { "value", "object" } },
+  json_schema = { kind_of_format, { "json_schema", "object", required = true, fields = {
+    { "schema", "object", required = true }, { "name", "string", unused = true },
+    { "description", "string", unused = true }, { "strict", "boolean", unused = true } } } },
+}
+
 -- A schema of response_format, or a grammar, as what binds the output; nil: nothing does.
 local function bound(given, format, exact)
   if given.grammar and format then
@@ -97,19 +107,13 @@ local function bound(given, format, exact)
     return found or problem.raise(400, ("Invalid value for '%s': %s."):format(param, why.message), param)
   end
   if given.grammar then return made(q.grammar, given.grammar, "grammar") end
-  local kind = format and format.type
-  if not format or kind == "text" then return nil end
-  if kind == "json_object" then return made(q.json_schema, { type = "object" }, "response_format") end
-  if kind ~= "json_schema" then
-    problem.raise(400, ("Invalid value for 'response_format.type': %s, expected text, json_object or json_schema.")
-      :format(tostring(kind)), "response_format.type")
+  if not format then return nil end
+  fields.read(format, formats[format.type] or { kind_of_format }, "response_format")
+  if format.type == "text" then return nil end
+  if format.type == "json_object" then  -- llama.cpp's clients give its schema beside it, Hugging Face's call that value
+    return made(q.json_schema, exact.schema or exact.value or { type = "object" }, "response_format")
   end
-  local schema = type(exact.json_schema) == "table" and exact.json_schema.schema
-  if type(schema) ~= "table" then
-    problem.raise(400, "Missing required parameter: 'response_format.json_schema.schema'.",
-      "response_format.json_schema.schema")
-  end
-  return made(q.json_schema, q.json.encode(schema), "response_format.json_schema.schema")
+  return made(q.json_schema, exact.json_schema.schema, "response_format.json_schema.schema")
 end
 
 -- The served model of checked fields, and the options of its requests but for the prompt. format: response_format, and
@@ -147,11 +151,11 @@ function sampling.room(found, ids, asked)
   return asked and math.min(asked, left) or left
 end
 
--- OpenAI's account of tokens, of requests that answer one prompt.
-function sampling.usage(requests)
+-- OpenAI's account of tokens, of requests of which n each answer one prompt.
+function sampling.usage(requests, n)
   local prompt, output, reused, thought = 0, 0, 0, 0
   for i, r in ipairs(requests) do
-    if i == 1 then prompt, reused = r.prompt_tokens, r.reused end
+    if (i - 1) % n == 0 then prompt, reused = prompt + r.prompt_tokens, reused + r.reused end
     output, thought = output + #r.output, thought + (r.reasoning_tokens or 0)
   end
   return {
@@ -168,10 +172,11 @@ function sampling.ids(r, given, first)
   return q.json.array(ids)
 end
 
--- Ends a stream as OpenAI's do: with the usage where that was asked for. head: what its chunks have in common.
-function sampling.end_stream(call, head, requests, usage)
-  if usage then
-    head.choices, head.usage = q.json.array {}, sampling.usage(requests)
+-- Ends a stream as OpenAI's do: with the usage where that was asked for. head: what its chunks have in common; given:
+-- the fields.
+function sampling.end_stream(call, head, requests, given)
+  if given.stream_options and given.stream_options.include_usage then
+    head.choices, head.usage = q.json.array {}, sampling.usage(requests, given.n)
     call:send(head)
   end
   call:send "[DONE]"

@@ -46,7 +46,7 @@ local function value_rule(schemas, rule, parameters, key)
   local whole = {}
   for name, part in pairs(schema) do whole[name] = part end
   whole["$defs"], whole.definitions = parameters["$defs"], parameters.definitions
-  schemas[rule] = q.json.encode(whole)
+  schemas[rule] = q.json.encode(whole, { ordered = true })
   return rule
 end
 
@@ -105,7 +105,8 @@ function tool_grammar.new(form, template, functions, several, free)
       calls[i] = rule
     else
       local given = next(table_of(fn.parameters)) ~= nil
-      schemas[rule] = not given and no_arguments or fn.bound and q.json.encode(fn.parameters) or any_object
+      schemas[rule] = not given and no_arguments or fn.bound and q.json.encode(fn.parameters, { ordered = true })
+        or any_object
       calls[i] = write(fn.name, rule)
     end
   end

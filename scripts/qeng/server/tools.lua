@@ -109,7 +109,7 @@ function Tools:for_template() return self.told and self.choice ~= "none" and sel
 local function call_text(call)
   local fn = call["function"]
   return ('<tool_call>\n{"name": %s, "arguments": %s}\n</tool_call>'):format(q.json.encode(fn.name),
-    type(fn.arguments) == "string" and fn.arguments or q.json.encode(fn.arguments))
+    type(fn.arguments) == "string" and fn.arguments or q.json.encode(fn.arguments, { ordered = true }))
 end
 
 -- The messages with names of calls that Mistral's templates take.
@@ -129,7 +129,7 @@ end
 function Tools:messages(said)
   if self.told then return self.form == "mistral" and renamed(self, said) or said end
   local lines, out = {}, {}
-  for i, tool in ipairs(self.list) do lines[i] = q.json.encode(tool["function"]) end
+  for i, tool in ipairs(self.list) do lines[i] = q.json.encode(tool["function"], { ordered = true }) end
   local head = "You may call functions. To call one, answer with <tool_call>{\"name\": ..., \"arguments\": {...}}"
     .. "</tool_call>. The functions, each with the schema of its arguments:\n" .. table.concat(lines, "\n")
   if self.choice ~= "none" then out[1] = { role = "system", content = head } end

@@ -56,14 +56,14 @@ local function whole(call, able, requests, head, given)
       }
     end,
   })
-  head.object, head.choices, head.usage = "chat.completion", q.json.array(choices), sampling.usage(requests)
+  head.object, head.choices, head.usage = "chat.completion", q.json.array(choices), sampling.usage(requests, given.n)
   call:reply(200, head)
 end
 
 local function streamed(call, able, requests, head, given)
-  local told, usage = {}, given.stream_options and given.stream_options.include_usage
+  local told = {}
   head.object = "chat.completion.chunk"
-  if usage then head.usage = q.json.null end
+  if given.stream_options and given.stream_options.include_usage then head.usage = q.json.null end
   local function chunk(i, r, delta, reason)
     local first = (told[i] or 0) + 1
     told[i] = r and #r.output
@@ -86,13 +86,14 @@ local function streamed(call, able, requests, head, given)
     end,
     over = function(i, r, calls) chunk(i, r, {}, sampling.finish(r, calls)) end,
   })
-  sampling.end_stream(call, head, requests, usage)
+  sampling.end_stream(call, head, requests, given)
 end
 
 return function(server)
   server:route("POST", "/v1/chat/completions", function(call, given)
     local served, opt, able = conversation.read(server, given, call:exact())
-    local requests = conversation.submit(call, served, opt, given.n)
+    local requests = conversation.submit(call, served, opt, given.n,
+      given.max_completion_tokens or given.max_tokens)
     local head = {
       id = server:name "chatcmpl", created = os.time(), model = given.model or served.name,
       system_fingerprint = served.fingerprint, service_tier = "default",

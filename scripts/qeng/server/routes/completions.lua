@@ -93,7 +93,7 @@ local function whole(call, requests, texts, given, head)
       logprobs = measured or q.json.null, token_ids = sampling.ids(r, given, 1),
     }
   end)
-  head.choices, head.usage = q.json.array(choices), sampling.usage(requests)
+  head.choices, head.usage = q.json.array(choices), sampling.usage(requests, given.n)
   call:reply(200, head)
 end
 
@@ -117,7 +117,7 @@ local function streamed(call, requests, head, given)
     call:send(head)
   end
   call:follow(function(i, r, text) chunk(i, r, text) end, function(i, r) chunk(i, r, "", sampling.finish(r)) end)
-  sampling.end_stream(call, head, requests, given.stream_options and given.stream_options.include_usage)
+  sampling.end_stream(call, head, requests, given)
 end
 
 return function(server)

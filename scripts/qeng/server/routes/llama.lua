@@ -29,8 +29,7 @@ return function(server)
   server:route("POST", "/infill", function(call, given)
     local found, opt = sampling.read(server, given)
     opt.ids = infill.must(request.tokenizer(found.model), given.input_prefix, given.input_suffix, "input_prefix")
-    opt.max_tokens = sampling.room(found, opt.ids, given.n_predict)
-    local texts, requests = {}, conversation.submit(call, found, opt, 1)
+    local texts, requests = {}, conversation.submit(call, found, opt, 1, given.n_predict)
     if given.stream then call:stream() end
     conversation.follow(call, nil, {
       text = function(_, _, text)

@@ -42,17 +42,18 @@ end
 
 local function bad(name, text) problem.raise(400, ("%s: %s"):format(name, text), name) end
 
--- A message's blocks as messages of ours: results of tools stand before what the user says.
-local function of_blocks(role, blocks, name, out)
-  local texts, calls, results = {}, q.json.array {}, {}
+-- Adds a message's blocks to a turn: texts of a message follow one another, those of two have a line between them.
+local function read_blocks(turn, blocks, name)
+  local role, texts, calls, results = turn.role, {}, turn.calls, turn.results
   for i, block in ipairs(blocks) do
     local at, kind = ("%s.content.%d"):format(name, i - 1), type(block) == "table" and block.type
     if kind == "text" and type(block.text) == "string" then
       texts[#texts + 1] = block.text
     elseif kind == "tool_use" and role == "assistant" then
+      if fields.type_of(block.input) ~= "object" then bad(at .. ".input", "expected an object") end
       calls[#calls + 1] = {
         id = block.id, type = "function",
-        ["function"] = { name = block.name, arguments = q.json.encode(block.input or {}) },
+        ["function"] = { name = block.name, arguments = q.json.encode(block.input, { ordered = true }) },
       }
     elseif kind == "tool_result" and role == "user" then
       results[#results + 1] = {
@@ -62,9 +63,15 @@ local function of_blocks(role, blocks, name, out)
       bad(at, ("a block of type %s; this model takes texts and tools"):format(tostring(kind)))
     end
   end
-  for _, result in ipairs(results) do out[#out + 1] = result end
-  if #texts > 0 or #calls > 0 or #results == 0 then
-    out[#out + 1] = { role = role, content = table.concat(texts), tool_calls = #calls > 0 and calls or nil }
+  if #texts > 0 then turn.texts[#turn.texts + 1] = table.concat(texts) end
+end
+
+-- A turn as messages of ours: results of tools stand before what the user says.
+local function add_turn(turn, out)
+  for _, result in ipairs(turn.results) do out[#out + 1] = result end
+  if #turn.texts > 0 or #turn.calls > 0 or #turn.results == 0 then
+    out[#out + 1] = { role = turn.role, content = table.concat(turn.texts, "\n\n"),
+      tool_calls = #turn.calls > 0 and turn.calls or nil }
   end
 end
 
@@ -73,18 +80,23 @@ local function converted(given, exact)
   if given.system then
     out[1] = { role = "system", content = messages.text(exact.system, "system") }
   end
+  local turns = {}
   for i, message in ipairs(exact.messages) do
     local name = ("messages.%d"):format(i - 1)
     local role, content = type(message) == "table" and message.role, type(message) == "table" and message.content
     if role ~= "user" and role ~= "assistant" then bad(name .. ".role", "expected user or assistant") end
-    if type(content) == "string" then
-      out[#out + 1] = { role = role, content = content }
-    elseif fields.type_of(content) == "array" then
-      of_blocks(role, content, name, out)
-    else
+    if type(content) ~= "string" and fields.type_of(content) ~= "array" then
       bad(name .. ".content", "expected a text or a list of blocks")
     end
+    if not turns[1] or turns[#turns].role ~= role then
+      turns[#turns + 1] = { role = role, texts = {}, calls = q.json.array {}, results = {} }
+    end
+    read_blocks(turns[#turns], type(content) == "string" and { { type = "text", text = content } } or content, name)
   end
+  if turns[1] and turns[#turns].role == "assistant" then
+    bad(("messages.%d"):format(#exact.messages - 1), "this server does not go on from the beginning of an answer")
+  end
+  for _, turn in ipairs(turns) do add_turn(turn, out) end
   return q.json.array(out)
 end
 
@@ -104,8 +116,9 @@ local function translated(given)
     top_k = given.top_k, stop = given.stop_sequences, n = 1,
     parallel_tool_calls = not (given.tool_choice and given.tool_choice.disable_parallel_tool_use == true),
     reasoning_budget = given.thinking and given.thinking.budget_tokens, response_format = format_of(config),
-    reasoning_effort = config and (config.effort == "max" and "xhigh" or config.effort),
-    chat_template_kwargs = thinks and { enable_thinking = thinks ~= "disabled" } or nil,
+    reasoning_effort = thinks == "disabled" and "none" or config and config.effort == "max" and "xhigh"
+      or config and config.effort,
+    chat_template_kwargs = thinks == "enabled" and { enable_thinking = true } or nil,
   }
 end
 
@@ -117,8 +130,8 @@ local function tools_of(exact)
       bad(("tools.%d"):format(i - 1), "expected {name, description, input_schema}")
     end
     made[i] = { type = "function", ["function"] = setmetatable({
-      name = tool.name, description = tool.description, parameters = tool.input_schema,
-    }, { __keys = { "name", "description", "parameters" } }) }
+      name = tool.name, description = tool.description, parameters = tool.input_schema, strict = tool.strict,
+    }, { __keys = { "name", "description", "parameters", "strict" } }) }
   end
   local choice = type(exact.tool_choice) == "table" and exact.tool_choice or {}
   return made, choice.type == "any" and "required" or choice.type == "tool" and { name = choice.name } or choice.type
@@ -145,9 +158,9 @@ local function usage(r)
   }
 end
 
-local function message(call, served, content, r, calls)
+local function message(call, given, content, r, calls)
   return {
-    id = call.server:name "msg", type = "message", role = "assistant", model = served.name,
+    id = call.server:name "msg", type = "message", role = "assistant", model = given.model,
     content = q.json.array(content), stop_reason = r and stop_reason(r, calls) or q.json.null,
     stop_sequence = r and r.stop_string or q.json.null,
     usage = r and usage(r) or { input_tokens = 0, output_tokens = 0 },
@@ -161,7 +174,7 @@ local function empty(kind, made)
   return kind == "text" and { type = "text", text = "" } or { type = "thinking", thinking = "", signature = "" }
 end
 
-local function whole(call, served, able)
+local function whole(call, given, able)
   local content, pieces = {}, {}
   conversation.blocks(call, able, {
     begin = function(kind, made) content[#content + 1], pieces = empty(kind, made), {} end,
@@ -174,18 +187,18 @@ local function whole(call, served, able)
         block[names[kind]] = said
       end
     end,
-    over = function(r, calls) call:reply(200, message(call, served, content, r, calls)) end,
+    over = function(r, calls) call:reply(200, message(call, given, content, r, calls)) end,
   })
 end
 
-local function streamed(call, served, able)
+local function streamed(call, given, able)
   local index = -1
   local function tell(name, value)
     value.type = name
     call:send(value, name)
   end
   call:stream()
-  tell("message_start", { message = message(call, served, {}) })
+  tell("message_start", { message = message(call, given, {}) })
   conversation.blocks(call, able, {
     begin = function(kind, made)
       index = index + 1
@@ -221,9 +234,9 @@ end
 return function(server)
   server:route("POST", "/v1/messages", function(call, given)
     local served, opt, able = conversation.read(server, translated(given), spelled(given, call:exact()))
-    conversation.submit(call, served, opt, 1)
-    if given.stream then return streamed(call, served, able) end
-    whole(call, served, able)
+    conversation.submit(call, served, opt, 1, given.max_tokens)
+    if given.stream then return streamed(call, given, able) end
+    whole(call, given, able)
   end, { says = "answers in a conversation, as Anthropic's", fields = list, errors = errors })
 
   server:route("POST", "/v1/messages/count_tokens", function(call, given)

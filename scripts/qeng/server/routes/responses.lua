@@ -60,6 +60,20 @@ local function item_of(item, name)
   if kind ~= "reasoning" then bad(name .. ".type", ("%s is not supported"):format(tostring(kind))) end
 end
 
+-- Appends a message. Calls belong to what the assistant said before them, which other conversations may have too.
+local function add(said, message)
+  local last = said[#said]
+  if not message or not message.tool_calls or not last or last.role ~= "assistant" then
+    said[#said + 1] = message
+    return
+  end
+  local calls = q.json.array {}
+  for _, made in ipairs { last.tool_calls or {}, message.tool_calls } do
+    for _, call in ipairs(made) do calls[#calls + 1] = call end
+  end
+  said[#said] = { role = "assistant", content = last.content, tool_calls = calls }
+end
+
 -- The messages of the input, after those of the conversation before.
 local function converted(given, exact, before)
   local said = {}
@@ -67,7 +81,7 @@ local function converted(given, exact, before)
   if type(given.input) == "string" then
     said[#said + 1] = { role = "user", content = given.input }
   else
-    for i, item in ipairs(exact.input) do said[#said + 1] = item_of(item, ("input[%d]"):format(i - 1)) end
+    for i, item in ipairs(exact.input) do add(said, item_of(item, ("input[%d]"):format(i - 1))) end
   end
   return said
 end
@@ -210,12 +224,12 @@ local function follow(call, able, head, tell)
   })
 end
 
--- Keeps a conversation with its answer.
+-- Keeps a conversation with its answer, but for a call that was cut off.
 local function remember(kept, head, said)
   local text, calls = {}, q.json.array {}
   for _, item in ipairs(head.output) do
     if item.type == "message" then text[#text + 1] = item.content[1].text end
-    if item.type == "function_call" then
+    if item.type == "function_call" and messages.arguments(item.arguments) then
       calls[#calls + 1] = { id = item.call_id, type = "function",
         ["function"] = { name = item.name, arguments = item.arguments } }
     end
@@ -244,7 +258,7 @@ return function(server)
       tools = made, tool_choice = choice, messages = with_instructions(said, given.instructions),
       response_format = format_of(type(exact.text) == "table" and exact.text.format or nil),
     })
-    conversation.submit(call, served, opt, 1)
+    conversation.submit(call, served, opt, 1, given.max_output_tokens)
     local head, number = head_of(call, served, given), -1
     local function tell(name, value)
       number = number + 1

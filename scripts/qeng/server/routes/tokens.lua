@@ -1,5 +1,6 @@
 -- llama.cpp's routes for texts and tokens: POST /tokenize, /detokenize and /apply-template.
 
+local conversation = require "qeng.server.conversation"
 local messages = require "qeng.server.messages"
 local q = require "qeng.core"
 local request = require "qeng.infer.request"
@@ -27,7 +28,7 @@ return function(server)
 
   server:route("POST", "/apply-template", function(call, given)
     local model = server:find(given.model).model
-    local ids = request.ids(model, {
+    local ids = conversation.ids(model, {
       messages = messages.read(call:exact().messages), template_args = given.chat_template_kwargs,
     })
     call:reply(200, { prompt = request.tokenizer(model):decode(ids), tokens = #ids })
