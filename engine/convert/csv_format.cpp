@@ -5,17 +5,38 @@
 namespace qeng {
 namespace {
 
+// Where a row stands after some of its bytes. A quote opens a field only at its beginning, as parse_csv_row has it.
+class CsvRow {
+ public:
+  explicit CsvRow(char separator) : separator_(separator) {}
+  // The next byte; whether it is the line feed that ends the row.
+  bool ends(char c) {
+    if (at_ == At::quoted) {
+      if (c == '"') at_ = At::closed;
+      return false;
+    }
+    if (c == '"' && at_ != At::plain) return at_ = At::quoted, false;  // "" in quotes closes and opens again
+    at_ = c == separator_ || c == '\n' ? At::begin : At::plain;
+    return c == '\n';
+  }
+
+ private:
+  enum class At { begin, plain, quoted, closed };  // of a field
+  At at_ = At::begin;
+  char separator_;
+};
+
 // Rows of RFC 4180: a quoted field may hold line breaks. The header row is the first record.
 class CsvCutter final : public RecordCutter {
  public:
+  explicit CsvCutter(char separator) : separator_(separator), dropped_(separator) {}
   size_t cut(std::string_view bytes, bool last, std::vector<RecordSpan>& records) override {
     size_t done = 0;
-    bool quoted = false;
+    CsvRow standing(separator_);
     uint64_t lines = 0;
     for (size_t at = 0; at < bytes.size(); ++at) {
-      if (bytes[at] == '"') quoted = !quoted;  // "" closes and opens again
       lines += bytes[at] == '\n';
-      if (bytes[at] != '\n' || quoted) continue;
+      if (!standing.ends(bytes[at])) continue;
       row(bytes, done, at, records);
       done = at + 1, line += lines, lines = 0;
     }
@@ -24,11 +45,10 @@ class CsvCutter final : public RecordCutter {
   }
   size_t drop(std::string_view bytes, bool last, bool& done) override {
     for (size_t at = 0; at < bytes.size(); ++at) {
-      if (bytes[at] == '"') quoted_ = !quoted_;
       line += bytes[at] == '\n';
-      if (bytes[at] == '\n' && !quoted_) return ++number, done = true, at + 1;
+      if (dropped_.ends(bytes[at])) return ++number, done = true, at + 1;
     }
-    if (last) ++number, quoted_ = false;
+    if (last) ++number, dropped_ = CsvRow(separator_);
     return done = last, bytes.size();
   }
 
@@ -37,7 +57,8 @@ class CsvCutter final : public RecordCutter {
     if (end > begin && bytes[end - 1] == '\r') --end;
     if (end > begin) records.push_back({begin, end - begin, line, ++number});
   }
-  bool quoted_ = false;
+  char separator_;
+  CsvRow dropped_;  // the row that drop() is in
 };
 
 template <char separator>
@@ -45,7 +66,7 @@ DataFormat::Is rows(const char* name, std::vector<std::string> endings) {
   return {.name = name,
           .endings = std::move(endings),
           .cutter = [](DocumentUnit, const std::string&) -> std::unique_ptr<RecordCutter> {
-            return std::make_unique<CsvCutter>();
+            return std::make_unique<CsvCutter>(separator);
           },
           .refusal = "CSV",
           .names = [](std::string_view header) { return parse_csv_header(header, separator); },

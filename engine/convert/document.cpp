@@ -29,12 +29,11 @@ struct Field {
 };
 bool absent(const Field& field) { return !field.present || field.is(element_type::NULL_VALUE); }
 
-// What of a record only the general way uses, or refuses by name, where it says something.
-constexpr std::string_view kOtherFields[] = {"tools",         "functions", "chat_template_kwargs",
-                                             "system_prompt", "history",   "images",
-                                             "image",         "videos",    "video",
-                                             "audios",        "audio",     "chosen",
-                                             "label",         "kto_tag",   "rejected"};
+// What the general way refuses by name beside anything that is trained.
+constexpr std::string_view kMedia[] = {"images", "image", "videos", "video", "audios", "audio"};
+// What of a conversation only the general way uses, or refuses by name, where it says something.
+constexpr std::string_view kOtherFields[] = {
+    "tools", "functions", "chat_template_kwargs", "system_prompt", "history", "chosen", "label", "kto_tag", "rejected"};
 // The same of a message.
 constexpr std::string_view kOtherKeys[] = {"tool_calls",      "function_call", "reasoning_content",
                                            "reasoning",       "thinking",      "train_detail",
@@ -56,7 +55,7 @@ bool says_nothing(std::string_view key, const element& value) {
 
 struct Fields {
   Field messages, conversations, system, prompt, completion, instruction, input, output, text, source;
-  bool others = false;  // one of kOtherFields says something
+  bool media = false, others = false;  // one of kMedia, one of kOtherFields says something
 
   Fields(simdjson::dom::object object, const std::string& source_field) {
     for (const auto& [key, value] : object) {  // of a key given twice the last counts
@@ -70,6 +69,7 @@ struct Fields {
       if (key == "output") output = {true, value};
       if (key == "text") text = {true, value};
       if (!source_field.empty() && key == source_field) source = {true, value};
+      media = media || (among(kMedia, key) && !says_nothing(key, value));
       others = others || (among(kOtherFields, key) && !says_nothing(key, value));
     }
   }
@@ -153,6 +153,7 @@ bool add_system(const Field& system, RecordContent& document) {
 }
 
 bool read_plain(const Fields& record, RecordContent& document) {
+  if (record.media) return false;
   const bool conversation = record.messages.present || record.conversations.present ||
                             (record.prompt.present && record.completion.present) ||
                             (record.instruction.present && record.output.present);

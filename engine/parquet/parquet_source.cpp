@@ -133,10 +133,11 @@ std::string big_endian(uint64_t number, int bytes) {
   return made;
 }
 
-void append_bytes(std::string& json, std::string_view bytes) {
+// Text is left as it is: who reads the line repairs it, and counts that.
+void append_bytes(std::string& json, std::string_view bytes, bool text) {
   std::string storage;
-  if (valid_utf8(bytes, storage).data() == bytes.data() || bytes.empty()) return append_string(json, bytes);
-  json += "\"<" + std::to_string(bytes.size()) + " bytes>\"";
+  if (text || bytes.empty() || valid_utf8(bytes, storage).data() == bytes.data()) return append_string(json, bytes);
+  json += "{\"bytes\": " + std::to_string(bytes.size()) + "}";
 }
 
 void append_value(std::string& json, const ParquetNode& leaf, const ParquetColumn& column) {
@@ -191,7 +192,7 @@ void append_value(std::string& json, const ParquetNode& leaf, const ParquetColum
                                                                 static_cast<uint8_t>(column.bytes()[1]) << 8)));
     default: break;
   }
-  if (is_bytes) return append_bytes(json, column.bytes());
+  if (is_bytes) return append_bytes(json, column.bytes(), leaf.meaning == ParquetMeaning::text);
   if (leaf.is_unsigned) return append_number(json, narrow ? uint64_t{static_cast<uint32_t>(number)} : number);
   append_number(json, integer);
 }
@@ -304,7 +305,8 @@ class ParquetSource final : public InputSource {
   }
   void write_map(const ParquetNode& pairs) {
     const ParquetNode &key = pairs.children[0], &value = pairs.children[1];
-    const bool is_object = !key.group && key.type == ParquetType::bytes && !key.repeated && !key.optional;
+    const bool is_object = !key.group && key.type == ParquetType::bytes && key.meaning == ParquetMeaning::text &&
+                           !key.repeated && !key.optional;
     write_repeated(
         pairs,
         [&] {

@@ -121,7 +121,7 @@ def plain(value, of):
         try:
             return value.decode()
         except UnicodeDecodeError:
-            return f"<{len(value)} bytes>"
+            return {"bytes": len(value)}
     if isinstance(value, decimal.Decimal):
         return float(value)
     if isinstance(value, datetime.datetime):

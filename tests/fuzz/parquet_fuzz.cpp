@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/parquet/parquet_source.h"
+#include "engine/tokenizer/unicode.h"
 #include "kernels/error.h"
 #include "tests/fuzz/memory_file.h"
 
@@ -17,7 +18,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if ((total += n) > (8u << 20)) break;  // small files may hold runs without end
     }
     const size_t line = first.find('\n');
-    if (line != first.npos && !nlohmann::json::accept(first.substr(0, line))) std::abort();
+    std::string storage;  // text may be no UTF-8
+    if (line != first.npos && !nlohmann::json::accept(qeng::valid_utf8(first.substr(0, line), storage))) std::abort();
   } catch (const qeng::Error&) {
   }
   return 0;

@@ -40,6 +40,12 @@ def everything():
     return pa.Table.from_pylist([{**row, "map": row["map"] and list(row["map"].items())} for row in rows], schema), rows
 
 
+def not_utf8(path):
+    """Text that is no UTF-8, as programs write that do not look; and bytes, as a value and as a map's name."""
+    rows = {"text": pa.array([b"K\xe4se", b"a"]).view(pa.string()), "blob": pa.array([b"\xff\x00", b"a"]), "map": pa.array([[(b"\xff", 1)], []], pa.map_(pa.binary(), pa.int32()))}
+    pq.write_table(pa.table(rows), path, write_statistics=False, store_schema=False)
+
+
 def zigzag(value):
     value, out = value * 2, b""
     while value > 127:
@@ -89,7 +95,7 @@ def line(row):
         if isinstance(value, decimal.Decimal):
             return float(value)
         if isinstance(value, bytes):
-            return f"<{len(value)} bytes>" if value[0] == 255 else value.decode()
+            return {"bytes": len(value)} if value[0] == 255 else value.decode()
         raise TypeError(value)
 
     return json.dumps(row, default=plain, ensure_ascii=False)
@@ -111,6 +117,7 @@ def main():
         pq.write_table(table, HERE / f"{name}.parquet", **options)
         pq.write_table(table.select(["text", "tags", "pair", "i64", "price"]).slice(0, 9), CORPUS / name, store_schema=False, write_statistics=False, **{**options, "column_encoding": {k: v for k, v in delta.items() if k in ("text", "i64")}} if "column_encoding" in options else options)
     lz4_hadoop(HERE / "lz4_hadoop.parquet")
+    not_utf8(HERE / "not_utf8.parquet")
 
 
 if __name__ == "__main__":

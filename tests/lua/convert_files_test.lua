@@ -26,6 +26,13 @@ expect("a.json", '\239\187\191 [ {"text": "a,]"} ,\n{"text": "b\\""}\n,{"text":"
 expect("a.jsonl", '{"text": "a"}\r\n\r\n  \n{"text": "b\\u00e9"}', { "a", "bé" })
 expect("a.csv", 'text,id\r\n"a ""b""\nc, d",1\r\nplain,2\n\n"",3\n', { 'a "b"\nc, d', "plain", "" })
 expect("a.tsv", 'text\tid\na, "b"\t1\n"c\td"\t2\n', { 'a, "b"', "c\td" })
+-- A quote that does not begin its field is text, and swallows no line.
+expect("c.csv", 'id,text\n1,5" long\n2,a "" b"\r\n3,"c\n""d"\n4,"e" f"\n5,g\n',
+  { '5" long', 'a "" b"', 'c\n"d', "g" }, { max_bad = 1 })
+expect("c.tsv", 'text\n5" a\n5" b\n"c\td"\n', { '5" a', '5" b', "c\td" })
+for _, long in ipairs { '5" ' .. ("y"):rep(2 ^ 21), '"' .. ('""\n'):rep(2 ^ 19) .. '"' } do
+  expect("long.csv", "text\n" .. long .. "\nkept\n", { "kept" }, { max_bad = 1, max_record = 1 })
+end
 expect("b.csv", "instruction,output\nsay,yes\n",
   { "<|im_start|>user\nsay<|im_end|>\n<|im_start|>assistant\nyes<|im_end|>\n" })
 expect("a.txt", "one\r\n\n two\n", { "one\r\n\n two\n" }, { documents = "file" })
@@ -34,6 +41,10 @@ expect("a.txt", "one\r\n\n two\n", { "one", " two" }, { documents = "line" })
 expect("a.txt", "nul\0byte", { "nul\0byte" })
 expect("a.txt", "bad \255 byte", { "bad \239\191\189 byte" })
 expect("b.jsonl", '{"text": "bad \255 byte"}\n', { "bad \239\191\189 byte" })
+do
+  local got, counted = texts "tests/golden/parquet/not_utf8.parquet"
+  assert(table.concat(got, "|") == "K\239\191\189se|a" and counted.repaired == 1, q.conversion_summary(counted))
+end
 
 -- ---------------------------------------------------------------- policies, sources, duplicates
 local ten = '{"text": "0123456789", "from_": "web"}\n'

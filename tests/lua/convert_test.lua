@@ -60,6 +60,9 @@ local shapes = {
       [any { "thinking", "reasoning", "refusal", "train_detail", "audio" }] = any { null, "", "x" } } } }
   end,
   function() return { text = text() } end,
+  function()
+    return { text = text(), [any { "label", "image", "audios", "chosen" }] = any { false, null, "", "x", {} } }
+  end,
   function() return { prompt = text(), completion = text() } end,
   function() return { prompt = text(), completion = null } end,
   function() return { instruction = text(), output = text() } end,

@@ -100,6 +100,7 @@ local refused = {
   { beside '"history": [["a", "b"]]', "history beside messages: write it as messages" },
   { '{"instruction": "a", "output": "b", "history": [["a"]]}', "history%[1%] is not a question and an answer" },
   { beside '"images": ["a.png"]', "images is given, and only text is trained" },
+  { '{"text": "a caption", "image": {"bytes": {"bytes": 4}}}', "image is given, and only text is trained" },
   { '{"prompt": "a", "completion": "b", "label": false}', "label is false: this answer is an example of a bad one" },
   { '{"conversations": [{"from": "human", "value": "a"}], "chosen": {"from": "gpt", "value": "b"}, ' ..
     '"rejected": {"from": "gpt", "value": "c"}}', "preferences are not trained on" },
@@ -125,6 +126,8 @@ for _, field in ipairs { '"chosen": [], "rejected": [' .. answer .. "]", '"label
     '"tools": ""', '"tools": "null"' } do
   assert(#chat.normalize(q.json.decode(beside(field))).messages == 2, field)
 end
+local text = '{"text": "a", "image": null, "images": [], "label": false, "chosen": "b"}'
+assert(chat.normalize(q.json.decode(text)).text == "a" and converted(tokenizers.tools, text, {}).records == 1)
 
 -- ---------------------------------------------------------------- nested deeper than any parser's stack
 for _, depth in ipairs { 70000, 10000000 } do

@@ -58,6 +58,12 @@ TEST_CASE("a Parquet file's rows are those that pyarrow reads, whatever its page
   }
 }
 
+TEST_CASE("text of Parquet that is no UTF-8 keeps its bytes, and bytes that are no text become no text") {
+  CHECK(text_of(kFolder + "not_utf8.parquet") ==
+        "{\"text\": \"K\xe4se\", \"blob\": {\"bytes\": 2}, \"map\": [[{\"bytes\": 1}, 1]]}\n"
+        "{\"text\": \"a\", \"blob\": \"a\", \"map\": []}\n");
+}
+
 TEST_CASE("a damaged Parquet file is refused by name, and whatever its bytes are, nothing else happens") {
   const std::string path =
       (std::filesystem::temp_directory_path() / ("qeng_" + std::to_string(::getpid()) + ".parquet")).string();

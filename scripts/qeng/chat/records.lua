@@ -284,13 +284,14 @@ local function add_system(record, messages)
   end
 end
 
--- Refuses what would be trained as something else than it is.
+-- Refuses what would be trained as something else than it is. messages: nil for a text.
 local function refuse_others(record, messages)
   for _, key in ipairs { "images", "image", "videos", "video", "audios", "audio" } do
     if given(record[key]) then
       fail("%s is given, and only text is trained: leave such records out, or take the field out", key)
     end
   end
+  if not messages then return end
   for _, key in ipairs { "label", "kto_tag" } do
     if record[key] == false then
       fail("%s is false: this answer is an example of a bad one; leave such records out", key)
@@ -316,7 +317,10 @@ function records.normalize(record)
     local lists = list_like(record.messages) or list_like(record.conversations) or type(record.prompt) == "table"
     return { messages = messages, tools = read_tools(record), template_options = options, pair = not lists or nil }
   end
-  if there(record.text) then return { text = text_field(record.text, "text") } end
+  if there(record.text) then
+    refuse_others(record)
+    return { text = text_field(record.text, "text") }
+  end
   local keys = {}
   for key, value in pairs(record) do if value ~= null then keys[#keys + 1] = tostring(key) end end
   table.sort(keys)
