@@ -85,8 +85,16 @@ bool in_slices(double seconds, const Once& once) {
 
 // ---------------------------------------------------------------- keys
 
+void say_made(const PeerKeys& keys) {
+  if (!keys.made()) return;
+  std::fprintf(stderr, "keys: made a pair for %s in %s\n", keys.own().name.c_str(), keys.folder().c_str());
+}
+
 std::shared_ptr<const PeerKeys> keys_at(const Options& opt, const char* option) {
-  return std::make_shared<const PeerKeys>(opt.has(option) ? opt.get<std::string>(option) : PeerKeys::default_folder());
+  const auto keys =
+      std::make_shared<const PeerKeys>(opt.has(option) ? opt.get<std::string>(option) : PeerKeys::default_folder());
+  say_made(*keys);
+  return keys;
 }
 
 int keys(Call& call) {
@@ -101,7 +109,7 @@ int keys(Call& call) {
   }
   if (opt.has("forget")) keys.forget(opt.get<std::string>("forget"));
   const PeerCertificate& own = keys.own();
-  if (keys.made()) std::fprintf(stderr, "keys: made a pair for %s in %s\n", own.name.c_str(), keys.folder().c_str());
+  say_made(keys);
   std::string text = own.name + "  " + own.public_key + "  (this machine; its keys are in " + keys.folder() + ")";
   lua_State* L = call.L;
   lua_newtable(L);

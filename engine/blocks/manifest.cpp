@@ -29,8 +29,8 @@ constexpr uint64_t kKept = 8;               // blocks: smaller files are read so
 // A file that was written so shortly before may be written again within one tick of its file system's clock.
 constexpr int64_t kSettled = 2'000'000'000;  // ns: FAT's
 
-struct OpenFile {
-  explicit OpenFile(const std::string& path) : fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+struct OpenFile {  // without waiting for who writes to a pipe, which is refused
+  explicit OpenFile(const std::string& path) : fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)) {
     if (fd < 0) fail("io", path, ": cannot be opened: ", std::strerror(errno));
     struct stat info {};
     if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 
@@ -32,6 +33,16 @@ bool write_at(int fd, uint64_t offset, std::string_view bytes) {
     offset += static_cast<uint64_t>(n), bytes.remove_prefix(static_cast<size_t>(n));
   }
   return true;
+}
+
+// False with EEXIST where something has that name. A file system that cannot rename so (NFS) replaces what appears
+// between the two calls.
+bool rename_to_new(const std::string& from, const std::string& to) {
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return true;
+  if (errno != EINVAL && errno != ENOSYS) return false;
+  struct stat info {};
+  if (::lstat(to.c_str(), &info) == 0) errno = EEXIST;
+  return errno != EEXIST && ::rename(from.c_str(), to.c_str()) == 0;
 }
 
 }  // namespace
@@ -130,6 +141,7 @@ void PartialFile::read_noted(bool verify, const BlockWatch& watch) {
   }
   here_ = static_cast<uint64_t>(std::count(have_.begin(), have_.end(), true));
   noted_ = have_;
+  if (info.st_size == 0) note();  // takes their room while there is some: on a full disk they are written over
   sync();
 }
 
@@ -189,8 +201,11 @@ void PartialFile::finish(const std::string& path) {
   if (!complete())
     fail("value", path_, ": ", have_.size() - here_, " of its ", have_.size(), " blocks are missing still");
   if (::fsync(fd_) != 0) refuse("cannot be flushed to the disk", errno);
-  if (::rename(path_.c_str(), path.c_str()) != 0)
+  if (!rename_to_new(path_, path)) {
+    if (errno == EEXIST)
+      fail("value", path, ": is there by now, and nothing is replaced: move it away; what has come is kept");
     fail("io", path_, ": cannot be moved to ", path, ": ", std::strerror(errno));
+  }
   ::unlink(noted_path_.c_str());
   release();
   path_ = path;

@@ -36,8 +36,9 @@ class PartialFile {
 
   void sync();   // notes all that is here
   void close();  // the same, and lets others go on with it; then only path() is of use
-  void finish(
-      const std::string& path);  // puts the whole file there, on the same file system; then only path() is of use
+  // Puts the whole file there, on the same file system; then only path() is of use. Error("value") where something is
+  // there: what has come stays.
+  void finish(const std::string& path);
   const std::string& path() const { return path_; }
   const Manifest& manifest() const { return manifest_; }
 

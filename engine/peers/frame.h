@@ -24,7 +24,7 @@ constexpr PeerFrameName kPeerFrames[] = {
     {22, "result"},  {23, "error"}, {24, "done"},     {25, "unload"}, {26, "adapter"}, {27, "state"},
     {28, "probe"},   {29, "fetch"},                                                                   // layers
     {48, "list"},    {49, "files"}, {50, "manifest"}, {51, "blocks"}, {52, "block"},   {53, "have"},  // files
-    {54, "lacking"}, {55, "push"},  {56, "pull"},     {57, "stop"},   {58, "packets"},
+    {54, "lacking"}, {55, "push"},  {56, "pull"},     {57, "stop"},   {58, "packets"}, {59, "wait"},
 };
 enum class PeerFrameType : uint16_t { greet = 1, ping = 2, pong = 3 };  // and those of the list above
 constexpr uint16_t kFirstOpenType = 16;

@@ -90,7 +90,7 @@ function fake.files(path, lacking)
     about = function() return { hash = "m", name = "model" } end, path = function(_, about) return about.at or path end,
     hashes = function() return lacking and {} or { "m" } end, hash = function() return "m" end,
     take = function() return false end, tick = function() return 1 end,
-    add = function(_, adapter) return { at = adapter } end, sent = function() return 0 end,
+    add = function(_, adapter) return { at = adapter } end, check = function() end, sent = function() return 0 end,
   }
 end
 

@@ -1,6 +1,7 @@
 -- Files between peers (scripts/qeng/peers/shelf.lua, pull.lua, tree.lua, accept.lua): what arrives, through cuts and
 -- from sources that lie. All peers are in this process, over the real transport.
 local accepts = require "qeng.peers.accept"
+local deliveries = require "qeng.peers.deliveries"
 local files = require "qeng.peers.files"
 local pulls = require "qeng.peers.pull"
 local q = require "qeng"
@@ -144,6 +145,69 @@ do
   end
 end
 
+-- Where a worker's files are, answering from these servers meanwhile.
+local function path_of(worker, about, from, servers, each)
+  local began = q.time()
+  return worker:path(about, from, function(seconds)
+    assert(q.time() - began < 20, "it takes too long")
+    for _, one in ipairs(servers) do one:step() end
+    local event = client:wait(math.min(seconds, 0.001))
+    if event then worker:take(event) end
+    if each then each() end
+  end)
+end
+
+-- What lies on a worker's disk is looked at again before it is used, all parts of a split file; else it is sent.
+do
+  local name, own = "m-00001-of-00002.gguf", dir .. "/own"
+  for _, folder in ipairs { own, dir .. "/given" } do
+    q.fs.mkdir(folder)
+    write(folder .. "/" .. name, 3000)
+    write(folder .. "/m-00002-of-00002.gguf", 5000)
+  end
+  local model = files.of_worker({}, nil, client)
+  local told = model:add(dir .. "/given/" .. name)
+  for _, file in ipairs(told.files) do server.shelf:offer(dir .. "/given/" .. file.path) end
+  local worker = files.of_worker({ own .. "/" .. name }, dir .. "/cache", client)
+  assert(#told.files == 2 and path_of(worker, told, peer, { server }) == own .. "/" .. name)
+  for _, change in ipairs { "replaced", "deleted" } do
+    if change == "replaced" then write(own .. "/m-00002-of-00002.gguf", 5001) else q.fs.remove(own .. "/" .. name) end
+    local path = path_of(worker, told, peer, { server })
+    assert(path:find(dir .. "/cache/", 1, true) and path:match "[^/]+$" == name, path)
+    assert(q.fs.read((path:gsub("00001", "00002", 1))) == q.fs.read(dir .. "/given/m-00002-of-00002.gguf"))
+  end
+  model:check(dir .. "/given/" .. name, told.hash)
+  write(dir .. "/given/m-00002-of-00002.gguf", 4000)
+  fails("io", "has changed since it was loaded", model.check, model, dir .. "/given/" .. name, told.hash)
+end
+
+-- A file that another process receives into the same cache is waited for.
+do
+  local cache, said = dir .. "/shared_cache", {}
+  local about = { hash = item.hash, files = { { path = "big", hash = item.hash, spans = { 0, 1 } } } }
+  q.fs.mkdir(cache)
+  local other = q.blocks.partial(cache, q.blocks.manifest(dir .. "/big"))
+  local worker = files.of_worker({}, cache, client, function(text) said[#said + 1] = text end)
+  path_of(worker, about, peer, { server }, function() if #said > 0 then other:close() end end)
+  assert(#said == 1 and said[1]:find "another process is receiving it", said[1])
+end
+
+-- Two coordinators of one model both send its file, though the first says no more.
+do
+  local second = serve()
+  second.shelf:add(dir .. "/big")
+  local from, begun, servers = dial(second), false, { server }
+  local about = { hash = item.hash, files = { { path = "big", hash = item.hash, spans = { 0, 19 * block } } } }
+  local worker = files.of_worker({}, dir .. "/both", client)
+  path_of(worker, about, peer, servers, function()
+    if begun or not worker.pulls[item.hash].pull.partial then return end
+    begun, servers[1] = true, nil
+    path_of(worker, about, from, { second }, function() if second.shelf.sent > 0 then server:step() end end)
+  end)
+  assert(begun and second.shelf.sent > 0)
+  second.peers:close()
+end
+
 -- Blocks of a range alone are asked for, in the order of the ranges, and more later.
 do
   local before = server.shelf.sent
@@ -225,6 +289,22 @@ do
   end
   local list = q.json.decode(ask({ type = "list" }).text)
   assert(#list == 1 and list[1].name == "big" and list[1].size == #big and list[1].hash == item.hash)
+  -- A list of over 1 MiB is data.
+  for i = 2, 12000 do server.shelf.named[i] = { name = ("%d"):format(i), hash = item.hash, size = i, kind = "file" } end
+  local long = ask { type = "list" }
+  assert(long.text == "" and #q.json.decode(long.frame:data()) == 12000)
+  local told = { send = function() end, wait = function() return long end }
+  assert(deliveries.find(told, { true }, "big") == item.hash)
+  -- Who takes no frame as long as the answer gets none.
+  local small = q.peers.open { keys = keys, limit = 1 }
+  local to = small:dial("127.0.0.1:" .. server.port)
+  local since, sent = q.time(), false
+  while q.time() - since < 0.5 or not sent do
+    server:step()
+    local event = small:wait(0.01)
+    if event then small:send(to, { type = "have", text = item.hash }) sent, since = true, q.time() end
+  end
+  small:close()
   server.shelf.rate = require("qeng.peers.rate").new(1)  -- nothing more goes out
   for _ = 1, 70 do client:send(peer, { type = "blocks", text = item.hash, position = 0 }) end
   local refused, began = 0, q.time()
@@ -235,6 +315,52 @@ do
   end
   assert(refused >= 5, refused)
   server.peers:close()
+end
+
+-- What a rate holds up for longer than a source may say nothing is told of. So may a link be slow.
+do
+  local core, ahead, waits = require "qeng.core", 0, 0
+  local time = core.time
+  function core.time() return time() + ahead end
+  server = serve()
+  server.shelf:add(dir .. "/big")
+  peer = dial(server)
+  server.shelf.rate = require("qeng.peers.rate").new(block / 45)
+  local pull = receive { sources = { peer }, hash = item.hash, folder = dir .. "/slow", ranges = { { 0, block } } }
+  while not pull:done() do
+    assert(ahead < 600, "it takes too long")
+    if pull.partial then ahead = ahead + 5 end
+    server:step()
+    pull:tick()
+    local event = client:wait(0.05)
+    if event and event.type == "wait" then waits = waits + 1 end
+    if event then pull:take(event) end
+  end
+  assert(waits >= 3, waits)
+  pull:close()
+  server.peers:close()
+  local received = 0
+  local slow = { send = function() end, stats = function() return { bytes_received = received } end }
+  pull = pulls.new { peers = slow, sources = { 1 }, hash = item.hash, folder = dir .. "/slow" }
+  pull:tick()
+  ahead, received = ahead + 31, 2e5
+  pull:tick()
+  ahead, received = ahead + 31, received + 1e4  -- signs of life
+  fails("peer", "has said nothing for 30 s", pull.tick, pull)
+  core.time = time
+end
+
+-- A shelf calls a link by its own name, and refuses names that no peer can ask for.
+do
+  local shelf, names = shelves.new { cache = dir .. "/manifests" }, dir .. "/names"
+  q.fs.mkdir(names)
+  assert(shelf:add(names .. "/").name == "names" and shelf:add(names .. "/.").name == "names")
+  q.fs.link(dir .. "/other", names .. "/link")
+  assert(shelf:add(names .. "/link").name == "link")
+  for _, name in ipairs { "bad\255", "a\nb", "a\\b" } do
+    q.fs.write(names .. "/" .. name, "x")
+    fails("value", "rename it", shelf.add, shelf, names .. "/" .. name)
+  end
 end
 
 -- A folder arrives whole or not at all; what was cut goes on; links may not lead out.
@@ -248,6 +374,7 @@ do
   write(from .. "/empty", 0)
   q.fs.write(from .. "/.hidden", "stays")
   local folder = server.shelf:add(from)
+  server.shelf:add(dir .. "/big")
   local function tree() return trees.new { peers = client, sources = { peer }, hash = folder.hash, to = to } end
   local first = tree()
   run(first, { server }, function() return q.fs.kind(first.coming .. "/files/sub/b") ~= nil end)
@@ -262,6 +389,20 @@ do
   end
   assert(not q.fs.kind(to .. "/.hidden") and not q.fs.kind(second.coming))
   fails("value", "is there already", tree)
+  -- What has the name by the time that it is whole is not replaced.
+  for _, each in ipairs { { folder.hash, "is there already" }, { item.hash, "is there by now" } } do
+    local late = { peers = client, sources = { peer }, hash = each[1], to = dir .. "/late" }
+    local third = trees.new(late)
+    run(third, { server }, function() return third.current.partial end)
+    q.fs.write(late.to, "precious")
+    fails("value", each[2], run, third, { server })
+    third:close()
+    assert(q.fs.read(late.to) == "precious")
+    q.fs.remove(late.to)
+    run(trees.new(late), { server })
+    assert(q.fs.kind(late.to) == (each[1] == folder.hash and "dir" or "file"))
+    q.fs.remove(late.to)
+  end
   os.execute(("ln -s /etc/hostname %s/sub/out"):format(from))
   fails("value", "leads out of the folder", server.shelf.add, server.shelf, from)
   os.execute(("rm %s/sub/out; ln -s ../empty %s/sub/inside"):format(from, from))

@@ -368,6 +368,70 @@ do
   engine:close()
 end
 
+-- Two engines of one model, of which one finds that a worker is lost, and one that is opened after such a loss.
+do
+  local fleet, model, net = fleet_of(path, split { 2, 3 }, 3)
+  local opt = { ids = { 1, 2, 3, 4 }, max_tokens = 12, temperature = 0, stop_ids = {} }
+  local alone = table.concat(cases.alone(q.load(path), opt).output, " ")
+  local engines, list = { model:engine { pages = 20 }, model:engine { pages = 20 } }, {}
+  for i, engine in ipairs(engines) do list[i] = engine:submit(opt) end
+  for _ = 1, 6 do
+    for _, engine in ipairs(engines) do engine:step() end
+  end
+  net.lose(2)
+  for i, engine in ipairs(engines) do
+    engine:finish()
+    check(table.concat(list[i].output, " ") == alone, "engine %d of two: another text", i)
+    engine:close()
+  end
+  net.lose(3)
+  local engine = model:engine { pages = 20 }
+  local r = engine:submit(opt)
+  engine:finish()
+  check(table.concat(r.output, " ") == alone, "an engine after a loss: another text")
+  engine:close()
+  net.lose(1)
+  scratch.refused("nobody can hold the layers", model.engine, model, { pages = 20 })
+  check(next(fleet.caches) == nil, "a cache that could not be opened is kept")
+end
+
+-- A model's file that has changed since is not read again.
+do
+  local fleet, model, net = fleet_of(path, function(workers)
+    return #workers > 0 and split { 3, 2 }(workers) or { { first = 0, count = 5 } }
+  end, 1)
+  local engine = model:engine { pages = 20 }
+  engine:submit { ids = { 1, 2 }, max_tokens = 4 }
+  fleet.files.check = function() q.error("io", "has changed") end
+  net.lose(1)
+  scratch.refused("has changed", engine.finish, engine)
+end
+
+-- A worker that is told to end while files come does so.
+do
+  local pumped, events, interrupted = 0, {
+    { kind = "here", peer = 1, name = "x" },
+    { kind = "frame", peer = 1, type = "fetch", request = 1, epoch = 0, position = 0, text = '{"model":{}}' },
+  }, q.host.interrupted
+  q.host.interrupted = function() return #events == 0 end
+  local function nothing() return {} end
+  local worker = require("qeng.peers.worker").new {
+    peers = { wait = function() return table.remove(events, 1) end, refused = nothing, send = nothing }, name = "a",
+    files = {
+      path = function(_, _, _, pump)
+        while pumped < 9 do
+          pumped = pumped + 1
+          pump(0)
+        end
+      end,
+      take = function() return false end, tick = function() return 1 end,
+    },
+  }
+  worker:run()
+  q.host.interrupted = interrupted
+  check(pumped == 1, "files were waited for %d times", pumped)
+end
+
 -- What peers have is refused by name where it would be needed.
 do
   local _, model = fleet_of(path, split { 3, 2 }, 2)

@@ -93,25 +93,30 @@ diff -r "$dir/adapter" "$dir/taken/copy"
 echo other > "$dir/by_hash"
 expect 1 "holds something else" "${packets[@]}" push "$dir/by_hash" --to "$address"
 
-# Training on a dataset that lies there has the losses of training on it here, and so has a second run, from the cache.
+# Training on a dataset that lies there has the losses of training on it here, and so have later runs, from the cache: the
+# last one while nobody answers.
 "$QENG" recipes/convert.lua recipes/README.md "$dir/send/texts.qubgpu" --tokenizer recipes/tiny 2> /dev/null
 "${packets[@]}" serve "$dir/send/texts.qubgpu" --listen 127.0.0.1:0 2> "$dir/log2" &
 second=$!
 trap 'kill -9 $server $second 2> /dev/null || true; rm -rf "$dir"' EXIT
 for _ in $(seq 200); do grep -q '^listening at' "$dir/log2" && break; sleep 0.05; done
 data=peer:$(sed -n 's/^listening at //p' "$dir/log2")/texts.qubgpu
-for name in here there again; do
-  from=$data
+for name in here there again alone; do
+  from=$data says="3 steps"
   [[ $name != here ]] || from=$dir/send/texts.qubgpu
-  expect 0 "3 steps" "$QENG" recipes/lora_qwen.lua --model recipes/tiny --data "$from" --steps 3 --row-tokens 64 --rows 2 \
+  if [[ $name == alone ]]; then
+    expect 1 "nobody offers other.qubgpu" "$QENG" recipes/lora_qwen.lua --model recipes/tiny --data "${data/texts/other}" --out "$dir/x"
+    kill $second
+    wait $second || true
+    says="nobody answers: what came before is taken"
+  fi
+  expect 0 "$says" "$QENG" recipes/lora_qwen.lua --model recipes/tiny --data "$from" --steps 3 --row-tokens 64 --rows 2 \
     --out "$dir/run_$name"
   sed 's/.*"loss":\([0-9.]*\).*/\1/' "$dir/run_$name/metrics.jsonl" > "$dir/losses_$name"
   cmp "$dir/losses_here" "$dir/losses_$name"
 done
-expect 1 "nobody offers other.qubgpu" "$QENG" recipes/lora_qwen.lua --model recipes/tiny --data "${data/texts/other}" --out "$dir/x"
-kill $second
-wait $second || true
 
+expect 2 "keys: made a pair" "${packets[@]}" serve --listen 127.0.0.1:0 --keys "$dir/mistyped"
 expect 2 "--from says who is asked" "${packets[@]}" pull data.bin
 expect 2 "serve: give files or folders to offer" "${packets[@]}" serve --listen 127.0.0.1:0
 status=0

@@ -76,12 +76,15 @@ for how in "--temperature 0" "--temperature 0.8 --seed 3"; do
 done
 whole=$(stat -c %s "$dir"/model/*.safetensors) sent=$(du -sk "$dir/worker4" | cut -f1)
 ((sent * 1024 < whole / 2)) || fail "worker 4 was sent $sent KB for a part of $whole bytes"
-got=$("$qeng" "${ask[@]}" --temperature 0 --peers cpu,cpu --peer-ranges "cpu=2,cpu (2)=3,here=1" 2>"$dir/log" | tr -d '\0')
+ln -s model "$dir/mo,del"  # a comma in its path
+got=$("$qeng" "${ask[@]}" --model "$dir/mo,del" --temperature 0 --peers cpu,cpu --peer-ranges "cpu=2,cpu (2)=3,here=1" 2>"$dir/log" | tr -d '\0')
 [[ $got == "$("$qeng" "${ask[@]}" --temperature 0 | tr -d '\0')" ]] || fail "devices of this machine: $got; $(cat "$dir/log")"
 
 # ---- planned: what memory asks for is done, and who is not needed is said
 "$qeng" "${ask[@]}" --temperature 0 --peers "$(at 1 2)" >"$dir/out" 2>"$dir/log" || fail "planned: $(cat "$dir/log")"
 grep -qE "^peers: layers 0 to 5: " "$dir/log" || fail "the plan is not said: $(cat "$dir/log")"
+"$qeng" "${ask[@]}" --temperature 0 --peers "auto,$(at 1)" --peer-ranges "$(at 1)=6" >"$dir/out" 2>"$dir/log" ||
+  grep -q "no beacon at" "$dir/log" || fail "auto and an address: $(cat "$dir/log")"  # no network, nothing to hear
 
 # ---- served: a worker that is killed or stopped is a pause
 # shellcheck disable=SC2046
@@ -137,6 +140,9 @@ grep -q stranger "$dir/worker1.log" && fail "the worker noticed a stranger by na
 expect "five of six layers" "$dir/out" "the model has 6"
 "$qeng" recipes/generate.lua --model "$dir/model" --prompt a --peers nowhere >"$dir/out" 2>&1 && fail "an address without a port"
 expect "an address without a port" "$dir/out" "nowhere"
+
+timeout 60 "$qeng" recipes/packets.lua push "$dir/log" --to "$(at 1)" >"$dir/out" 2>&1 && fail "a worker takes what is pushed"
+expect "a push to a worker" "$dir/out" "does not take log"
 
 # ---- Ctrl-C ends a worker
 kill -INT "${pid[1]}"

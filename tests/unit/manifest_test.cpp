@@ -73,6 +73,8 @@ TEST_CASE("each block of a file has its own hash, the last one that of what is l
   CHECK_THROWS_WITH(block(scratch / "a", uint64_t{1} << 63), containing("of a file of"));
   CHECK_THROWS_WITH(manifest_of(scratch / "b"), containing("cannot be opened"));
   CHECK_THROWS_WITH(manifest_of(scratch.folder.string()), containing("is no regular file"));
+  REQUIRE(::mkfifo((scratch / "pipe").c_str(), 0600) == 0);  // nobody writes to it
+  CHECK_THROWS_WITH(manifest_of(scratch / "pipe"), containing("is no regular file"));
 }
 
 TEST_CASE("a kept manifest is found while the file is the same, and no longer") {

@@ -178,8 +178,24 @@ TEST_CASE("where notes are damaged or cut, blocks are verified again; where the 
   CHECK(!fs::exists(transfer.to()));
 }
 
+TEST_CASE("what has the name when the file is whole is not replaced") {
+  const Transfer transfer;
+  {
+    PartialFile file = transfer.open();
+    transfer.put(file, 0, kBlocks);
+    std::ofstream(transfer.to()) << "precious";
+    CHECK_THROWS_WITH(file.finish(transfer.to()), containing("is there by now, and nothing is replaced"));
+  }
+  CHECK(read(transfer.to()) == "precious");
+  fs::remove(transfer.to());
+  transfer.open().finish(transfer.to());
+  CHECK(read(transfer.to()) == transfer.bytes);
+}
+
 TEST_CASE("a full disk is said, and what has come is kept") {
   const Transfer transfer;
+  transfer.open();
+  CHECK(fs::file_size(transfer.file(".noted")) == 49);  // they need no more room later: 70 bits, a hash and 8 bytes
   const pid_t child = ::fork();
   if (child == 0) {  // a limit on the size of files stands in for the disk: the same call fails, for another reason
     PartialFile file = transfer.open();

@@ -104,12 +104,16 @@ end
 local function of_code(err, code) return type(err) == "table" and err.code == code end
 local function interrupted(err) return of_code(err, "interrupted") end
 
--- A peer that has layers is lost, and what it kept of all sequences. Others get its layers, and each sequence is
--- computed anew from its tokens: who asked for it sees a pause. The same where layers move to who has come.
-local function recover(self)
+-- What peers kept of all sequences is gone: each is computed anew from its tokens, and who asked for it sees a pause.
+local function begin_anew(self)
   while #self.running > 0 do preempt(self, self.running[#self.running]) end
   self.flights = {}
   self.runner.pool:forget()
+end
+
+-- A peer that has layers is lost: others get them. The same where layers move to who has come.
+local function recover(self)
+  begin_anew(self)
   self.model.peers:recover()
 end
 
@@ -238,7 +242,7 @@ local function gained(plan)
   local tokens = 0
   for _, entry in ipairs(plan) do
     local r = entry.request
-    if entry.count > 1 or r.prompt_logprobs then return nil end
+    if entry.count > 1 or not entry.reaches or r.prompt_logprobs then return nil end
     tokens = tokens + #r.tokens - r.known
   end
   return tokens
@@ -316,8 +320,10 @@ end
 -- Launches a step, and lands one where as many are under way as are worth it. Returns whether there is more to do.
 function steps.advance(self)
   local ok, err = pcall(function()
-    local peers = self.runner.pool.peers and self.model.peers
-    if peers and peers:wants_move(#self.running == 0) then recover(self) end
+    local cache = self.runner.pool.peers
+    if self.opened and self.opened ~= cache.opened then begin_anew(self) end  -- layers moved for another engine
+    if cache and self.model.peers:wants_move(#self.running == 0) then recover(self) end
+    self.opened = cache and cache.opened
     local flights, flight = self.flights, launch(self)
     table.insert(flights, flight)
     if #flights > 0 and (not flight or #flights >= depth(self)) then land(self, table.remove(flights, 1)) end

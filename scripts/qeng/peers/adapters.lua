@@ -39,6 +39,7 @@ function adapters.send(self, adapter)
         stage = stage.number, number = known.number, files = adapter.files, scale = adapter.factor or 1,
       })
     elseif not known.sent[stage] then
+      self.files:check(adapter.dir, adapter.files.hash)
       local own = stage.here.model:read_adapter(adapter.dir)
       stage.here:add_adapter(known.number, own, adapter.factor or 1)
       known.taken = known.taken + own.taken

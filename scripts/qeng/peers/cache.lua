@@ -68,7 +68,7 @@ function Cache:open()
   local fleet, shape, asked = self.fleet, self.shape, {}
   close_stages(self)
   drop_flights(self)
-  self.steps, self.copies, self.exact, self.flights, self.opened = 0, {}, {}, {}, {}
+  self.steps, self.copies, self.exact, self.flights, self.opened, self.torn = 0, {}, {}, {}, {}, true
   for i, stage in ipairs(fleet.stages) do
     local number = fleet:next_number()
     if stage.worker then
@@ -139,9 +139,14 @@ local function take(self, flight, answer)
   stage.seconds_a_row = math.max((stage.seconds_a_row or 0) * 0.99, computed / flight.rows)
 end
 
+-- Refuses what a stage may have no states for any more.
+local function check(self)
+  if self.torn then error({ code = "peer", message = "a step over peers was cut short" }, 0) end
+end
+
 -- Sends a step on its way.
 function Cache:launch(x, what)
-  if self.torn then error({ code = "peer", message = "a step over peers was cut short" }, 0) end
+  check(self)
   self.torn = true
   local ranges = {}
   for _, range in ipairs(what.ranges) do
@@ -164,6 +169,7 @@ end
 -- The rows that come out of the last layer, once they are here. The others go on meanwhile.
 function Cache:land(flight)
   local fleet = self.fleet
+  check(self)
   if flight.opened ~= self.opened then q.error("value", "this step began over states that are closed") end
   while flight.asked do
     if not flight.asked.answer and not flight.asked.failed then

@@ -131,7 +131,7 @@ function deliveries.find(peers, here, what)
     if event and event.kind == "gone" and here[event.peer] then asked = asked - 1 end
     if event and event.type == "files" then
       asked = asked - 1
-      local list = q.try(q.json.decode, event.text)
+      local list = q.try(q.json.decode, event.text ~= "" and event.text or event.frame:data())
       for _, item in ipairs(type(list) == "table" and list or {}) do
         if type(item) == "table" and type(item.name) == "string" and type(item.hash) == "string"
           and q.try(function() q.blocks.check_path(item.name) return true end) then
@@ -204,7 +204,7 @@ function deliveries.push(opt)
       speak:say(("%s is gone: %s"):format(opt.to, event.why))
     elseif event and event.type == "done" and items[event.request] and not items[event.request].done then
       items[event.request].done, left = true, left - 1
-    elseif event and event.type == "lacking" and items[event.request] then
+    elseif event and (event.type == "lacking" or event.type == "error") and items[event.request] then
       local said = q.try(q.json.decode, event.text)
       q.error("peer", ("%s does not take %s: %s"):format(opt.to, items[event.request].name,
         type(said) == "table" and type(said.message) == "string" and said.message:gsub("%c", "?") or "it says not why"))

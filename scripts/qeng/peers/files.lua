@@ -3,11 +3,13 @@
 -- (sparse files), and is there the next time.
 --
 -- Of a coordinator, files.of_model(path, transport):
---   files:about(range)   what a worker is told: {hash, name, folder, files = {{path, hash, spans}...}}. spans: the
---                        bytes that a range of layers needs (first, last, first, last, ...; nil: all)
+--   files:about(range)   what a worker is told: {hash, name, folder, split, files = {{path, hash, spans}...}}. spans:
+--                        the bytes that a range of layers needs (first, last, first, last, ...; nil: all). split: a
+--                        file in parts, which is opened by the first of them
 --   files:hash()         of the whole model
 --   files:add(path)      offers an adapter, and tells the same of it
--- Of a worker, files.of_worker(paths, cache, transport):
+--   files:check(path, hash)   raises where what was offered has changed since
+-- Of a worker, files.of_worker(paths, cache, transport, say):
 --   files:hashes()       of what is on its disk
 --   files:path(about, peer, pump, beside)   where it lies, after pulling what is lacking from a peer. pump(seconds)
 --                        waits for an event and does what it asks for. beside: steps go on meanwhile
@@ -26,17 +28,28 @@ Files.__index = Files
 local most_files = 10000
 local window_beside = 1  -- blocks asked for at once where steps go on: rows wait for those that were sent before them
 
-local function new(transport, cache)
+local function new(transport, cache, say)
   return setmetatable({
     transport = transport, cache = cache or user.cache_dir() .. "/peers", shelf = shelves.new { peers = transport },
-    own = {}, pulls = {},
+    say = say or function() end, own = {}, pulls = {},
   }, Files)
 end
 
--- The files of a model or an adapter at `path`, by their names in it: of a folder its config and what holds weights.
+-- The files of a model or an adapter at `path`, by their names in its folder: of a folder its config and what holds
+-- weights, of a split GGUF file its parts.
 local function members(path)
-  if q.fs.kind(path) == "file" then return { path:match "([^/]+)$" }, path:match "^(.*)/[^/]+$" or "." end
   local list = {}
+  if q.fs.kind(path) ~= "dir" then
+    local folder, name = path:match "^(.*)/[^/]+$" or ".", path:match "([^/]+)$"
+    list[1] = name
+    local stem, parts = name:match "^(.*)%-00001%-of%-(%d%d%d%d%d)%.gguf$"
+    for i = 2, tonumber(parts or 1) do
+      local part = ("%s-%05d-of-%s.gguf"):format(stem, i, parts)
+      if q.fs.kind(folder .. "/" .. part) ~= "file" then break end  -- who opens it says what is missing
+      list[i] = part
+    end
+    return list, folder
+  end
   for _, name in ipairs(q.fs.list(path)) do
     if name:find "%.safetensors$" or name:find "%.safetensors%.index%.json$" or name == "config.json"
       or name == "adapter_config.json" then
@@ -46,21 +59,44 @@ local function members(path)
   return list, path
 end
 
--- Offers what is at a path.
-function Files:add(path)
+-- Offers what is at a path: what is told of it, and the folder that its files are in.
+local function offer(self, path)
   local names, folder = members(path)
-  local told = { name = path:match "([^/]+)/*$", folder = q.fs.kind(path) == "dir", files = q.json.array {} }
-  local manifests = {}
+  local split, manifests = #names > 1 and q.fs.kind(path) == "file" or nil, {}
+  local told = {
+    name = path:match "([^/]+)/*$", folder = split or q.fs.kind(path) == "dir", split = split, files = q.json.array {},
+  }
   for i, name in ipairs(names) do
-    local manifest = self.shelf:offer(folder .. "/" .. name)
-    manifests[i], told.files[i] = manifest, { path = name, hash = manifest:hash() }
-    self.own[manifest:hash()] = folder .. "/" .. name
+    manifests[i] = self.shelf:offer(folder .. "/" .. name)
+    told.files[i] = { path = name, hash = manifests[i]:hash() }
   end
   if #names == 0 then q.error("io", path .. ": no weights, and no config.json") end
   local _, hash = q.blocks.folder(names, manifests)
   told.hash = told.folder and hash or told.files[1].hash
+  return told, folder
+end
+
+function Files:add(path)
+  local told, folder = offer(self, path)
+  for _, file in ipairs(told.files) do self.own[file.hash] = folder .. "/" .. file.path end
   self.own[told.hash] = path
   return told
+end
+
+-- Where the file or the folder of a hash lies on this disk; nil where another has taken its place since.
+local function own_path(self, hash)
+  local path = self.own[hash]
+  local told = path and q.try(offer, self, path)
+  if told and (told.hash == hash or told.files[1].hash == hash) then return path end  -- the second: of the first part
+  if path then self.say(path .. " has changed since it was looked at: its files are asked for") end
+  self.own[hash] = nil
+end
+
+function Files:check(path, hash)
+  local told = q.try(offer, self, path)
+  if not told or told.hash ~= hash then
+    q.error("io", path .. " has changed since it was loaded, and layers have to be read from it again: start again")
+  end
 end
 
 function files.of_model(path, transport)
@@ -72,20 +108,22 @@ end
 function Files:hash() return self.told.hash end
 
 function Files:about(range)
+  self:check(self.model_path, self.told.hash)
   local weights, spans = q.weights.open(self.model_path), {}
   for _, each in ipairs(weights:spans(ranges.names(weights:names(), range))) do
     spans[each.path:match "([^/]+)$"] = q.json.array(each.spans)
   end
   weights:close()
-  local told = { hash = self.told.hash, name = self.told.name, folder = self.told.folder, files = q.json.array {} }
+  local told = { files = q.json.array {} }
+  for _, name in ipairs { "hash", "name", "folder", "split" } do told[name] = self.told[name] end
   for i, file in ipairs(self.told.files) do
     told.files[i] = { path = file.path, hash = file.hash, spans = spans[file.path] }
   end
   return told
 end
 
-function files.of_worker(paths, cache, transport)
-  local self = new(transport, cache)
+function files.of_worker(paths, cache, transport, say)
+  local self = new(transport, cache, say)
   for _, path in ipairs(paths) do self:add(path) end
   return self
 end
@@ -120,18 +158,20 @@ end
 -- Where a file lies, after pulling what is lacking. Several may want parts of one file at the same time.
 local function fetch(self, file, peer, pump, beside)
   local name, hash, spans = checked(file)
-  if self.own[hash] then return self.own[hash] end
+  local own = own_path(self, hash)
+  if own then return own end
   q.fs.mkdir(self.cache)
   local shared = self.pulls[hash]
   if not shared then
     shared = {
       users = 0, pull = pulls.new {
         peers = self.transport, sources = { peer }, hash = hash, folder = self.cache, ranges = {}, say = self.say,
-        window = window_beside,
+        window = window_beside, wait_busy = true,
       },
     }
     self.pulls[hash] = shared
   end
+  shared.pull:add(peer)
   if not beside then shared.pull.window = pulls.window end  -- all wait for it
   shared.users = shared.users + 1
   local pull, path = shared.pull, nil
@@ -162,7 +202,8 @@ function Files:path(about, peer, pump, beside)
   if not is_hash(about.hash) or type(about.files) ~= "table" or #about.files < 1 or #about.files > most_files then
     q.error("format", "what is told of a model has no hash, or no list of files")
   end
-  if self.own[about.hash] then return self.own[about.hash] end
+  local own = own_path(self, about.hash)
+  if own then return own end
   if not about.folder then return fetch(self, about.files[1], peer, pump, beside) end
   -- A folder is made of links to what came, which is of these layers alone.
   local folder = ("%s/%s"):format(self.cache, q.host.hash(q.json.encode(about.files)))
@@ -170,7 +211,7 @@ function Files:path(about, peer, pump, beside)
   for _, file in ipairs(about.files) do
     q.fs.link(fetch(self, file, peer, pump, beside), folder .. "/" .. checked(file))
   end
-  return folder
+  return about.split and folder .. "/" .. checked(about.files[1]) or folder
 end
 
 function Files:take(event)

@@ -305,6 +305,7 @@ local function begin_load(self, stage)
 end
 
 local function load_here(self, stage)
+  self.files:check(self.path, self.files:hash())
   stage.here = stages.new(models.load(self.path, {
     dtype = self.model.dtype, weights = self.load_options.weights, runtime = self.load_options.runtime,
     range = moves.range_of(self, stage),
@@ -397,9 +398,12 @@ end
 -- The states of all layers' sequences (peers/cache.lua), in pages that `pool` deals out. shape: as for sequences.new.
 function Fleet:open(shape, pool)
   local cache = caches.new(self, shape, pool)
-  cache:open()
   self.caches[cache] = true
-  return cache
+  local ok, err = pcall(cache.open, cache)
+  if not ok and type(err) == "table" and err.code == "peer" then ok, err = pcall(self.recover, self) end
+  if ok then return cache end
+  cache:close()
+  error(err, 0)
 end
 
 Fleet.has, Fleet.lies_so, Fleet.wants_move, Fleet.recover = moves.has, moves.lies_so, moves.wants_move, moves.recover

@@ -1,7 +1,7 @@
 -- q.load(path, { peers = ... }): a model whose layers lie on workers (recipes/worker.lua) and in this process, as the
 -- plan of assign.lua has them. model.peers is the fleet (peers/fleet.lua).
 --
--- opt.peers: {"host:port", ...}, or {"auto"}: workers that are found on the local network, or devices of this machine
+-- opt.peers, a list: "host:port"; "auto": workers that are found on the local network; devices of this machine
 -- ("cuda:1", "cpu"), each of which gets a process (peers/devices.lua). Other options of q.load:
 --   peer_keys    the folder of keys (q.keys)
 --   peer_wire    how rows travel (peers/wire.lua)
@@ -27,8 +27,8 @@ local found_within = 4    -- seconds, for those that were found
 local search = 1.5        -- seconds to listen for them
 
 options.set("peers", {
-  { "peers", {}, "workers that compute layers of the model: HOST:PORT,... or auto, those found on the local network; "
-    .. "or devices of this machine, as cuda:1,cpu" },
+  { "peers", {}, "workers that compute layers of the model: HOST:PORT,..., auto (those found on the local network), "
+    .. "devices of this machine, as cuda:1,cpu" },
   { "peer_keys", nil, "folder of keys, by default ~/.config/qeng/keys", kind = "input" },
   { "peer_wire", "exact", "how hidden states travel: exact, or in bf16 or q8, which is less and not the same",
     choices = wires.names },
@@ -36,30 +36,36 @@ options.set("peers", {
   { "peer_ranges", {}, "all layers by hand: NAME=COUNT,... by names or addresses; here is this process" },
 })
 
--- Where the workers are: {"host:port" or {address =, key =, name =}...}. Devices become workers, which fleet.devices
--- holds.
-local function addresses(opt, path, fleet)
-  if opt.peers[1] ~= "auto" then
-    local list, names = {}, {}
-    for _, each in ipairs(opt.peers) do table.insert(devices.is(each) and names or list, each) end
-    fleet.devices = devices.start(names, opt, path, function(seconds) fleet:pump(seconds) end)
-    for _, each in ipairs(fleet.devices) do list[#list + 1] = { address = each.address, name = each.name } end
-    return list
+-- Adds workers that are heard on the local network to a list of addresses. Who comes later is told by fleet.heard.
+local function listen(opt, fleet, list)
+  local ear, till = q.peers.listen { keys = opt.peer_keys }, q.time() + search
+  local function heard(seconds)
+    local found = ear:heard(seconds)
+    for i, each in ipairs(found) do found[i] = { address = each.address, key = each.name } end
+    return found
   end
-  local ear, found, till = q.peers.listen { keys = opt.peer_keys }, {}, q.time() + search
   repeat
-    for _, each in ipairs(ear:heard(0.1)) do found[#found + 1] = each end
+    for _, each in ipairs(heard(0.1)) do list[#list + 1] = each end
   until q.time() >= till
-  if #found == 0 then
+  if #list == 0 then
     q.error("peer", "no worker whose key is known was heard on the local network: start recipes/worker.lua there, make "
       .. "the keys known (q.keys), or give --peers HOST:PORT")
   end
-  local function called(list)
-    for i, each in ipairs(list) do list[i] = { address = each.address, key = each.name } end
-    return list
+  fleet.heard = function() return heard(0) end
+end
+
+-- Where the workers are: {"host:port" or {address =, key =, name =}...}, and seconds to wait for them. Devices become
+-- workers, which fleet.devices holds.
+local function addresses(opt, path, fleet)
+  local list, names, auto = {}, {}, false
+  for _, each in ipairs(opt.peers) do
+    if each == "auto" then auto = true else table.insert(devices.is(each) and names or list, each) end
   end
-  fleet.heard = function() return called(ear:heard(0)) end  -- who comes later
-  return called(found)
+  fleet.devices = #names > 0 and devices.start(names, opt, path, function(seconds) fleet:pump(seconds) end) or {}
+  for _, each in ipairs(fleet.devices) do list[#list + 1] = { address = each.address, name = each.name } end
+  local given = #list
+  if auto then listen(opt, fleet, list) end
+  return list, given > 0 and answer_within or found_within
 end
 
 -- The ranges that opt.peer_ranges says; nil where a worker of them that was here is not any more.
@@ -101,8 +107,9 @@ function peers.load(path, opt)
   local fleet = fleets.new {
     peers = transport, files = files.of_model(path, transport), wire = opt.peer_wire, say = say,
   }
-  fleet:dial(addresses(opt, path, fleet))
-  local ready = fleet:gather(fleet.heard and found_within or answer_within)
+  local list, seconds = addresses(opt, path, fleet)
+  fleet:dial(list)
+  local ready = fleet:gather(seconds)
   for _, worker in pairs(fleet.workers) do
     if not worker.about then say(("%s does not answer: %s"):format(worker.name, worker.why or "silent")) end
   end

@@ -126,7 +126,9 @@ function moves.wants_move(self, idle)
     local list = fetch(self, ranges)
     if #list > 0 then self.coming = list else self.chosen = ranges end
   end)
-  if not ok and (type(err) ~= "table" or err.code ~= "peer" and err.code ~= "memory") then error(err, 0) end
+  local code = not ok and (type(err) == "table" and err.code or "internal")
+  if code == "io" then self.say(err.message) end  -- the model's file; steps go on where layers are
+  if code and code ~= "peer" and code ~= "memory" and code ~= "io" then error(err, 0) end
   return self.chosen ~= nil
 end
 
@@ -154,6 +156,7 @@ end
 function moves.recover(self)
   self.predicted = nil  -- it was of other machines
   local before
+  for cache in pairs(self.caches) do cache.torn = true end  -- until it is opened anew
   local ok, err = pcall(moves.persist, self, function()
     local chosen = self.chosen
     before, self.chosen = self.stages, nil

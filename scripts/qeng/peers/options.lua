@@ -8,7 +8,8 @@ local workers = require "qeng.peers.worker"
 
 options.set("worker", {
   { "listen", "0.0.0.0:28766", "where to listen: HOST:PORT, port 0 for any that is free" },
-  { "model", {}, "models on this disk, which then need not be sent: folders or .gguf files, with commas between" },
+  { "model", {}, "models on this disk, which then need not be sent: folders or .gguf files, with commas between",
+    kind = "input" },
   { "cache", nil, "folder for what is sent, by default ~/.cache/qeng/peers", kind = "folder" },
   { "keys", nil, "folder of keys, by default ~/.config/qeng/keys" },
   { "silent", false, "send no beacon: only who knows the address finds this worker" },
@@ -24,7 +25,7 @@ return function(opt)
   measuring:free()
   local transport = q.peers.open { keys = opt.keys, listen = opt.listen }
   local worker = workers.new {
-    peers = transport, files = files.of_worker(opt.model, opt.cache, transport), name = keys.name,
+    peers = transport, files = files.of_worker(opt.model, opt.cache, transport, print), name = keys.name,
     memory = math.min(device.free, opt.device_budget or math.huge), limits = limits, weights = opt.weights,
     say = print,
   }

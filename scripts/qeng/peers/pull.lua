@@ -9,6 +9,7 @@
 --   end
 --   if pull.files then ... else pull.partial:finish("model.safetensors") end
 
+local progress = require "qeng.console.progress"
 local q = require "qeng.core"
 local rates = require "qeng.peers.rate"
 
@@ -17,8 +18,10 @@ local Pull = {}
 Pull.__index = Pull
 
 local silence = 30   -- seconds without any answer to what was asked, after which a source is left
+local trickle = 2 ^ 16  -- bytes in that time that are more than signs of life: a block comes over a slow link
 local doubled = 2    -- seconds a block is late, after which one who has nothing else to send is asked for it too
 local idle = 0.25    -- seconds between calls of tick
+local busy = 0.5     -- seconds until a file that another process receives is tried again
 local block_bytes = 2 ^ 20
 
 pulls.window = 8  -- blocks that one source is asked for at once
@@ -37,27 +40,29 @@ local last_request = 2 ^ 40  -- beyond those of others in this process, whose an
 --   progress  function(done, total), bytes
 --   say       function(text): of sources that are left
 --   verify    reads and verifies what came before
+--   wait_busy   waits where another process receives the file, which is an error of code "busy" else
 function pulls.new(opt)
   local self = setmetatable({
     peers = opt.peers, hash = opt.hash, folder = opt.folder, ranges = opt.ranges, window = opt.window or pulls.window,
     rate = type(opt.rate) == "table" and opt.rate or rates.new(opt.rate), patience = opt.patience or 30,
     progress = opt.progress or function() end, say = opt.say or function() end, verify = opt.verify,
     sources = {}, asked = {}, late = {}, wanted = {}, first = 1, last = 0, needed = {}, left = 0, total = 0,
-    alone = q.time(),
+    alone = q.time(), wait_busy = opt.wait_busy,
   }, Pull)
   for _, peer in ipairs(opt.sources) do self:add(peer) end
   return self
-end
-
--- One more source.
-function Pull:add(peer)
-  self.sources[#self.sources + 1] = { peer = peer, flying = 0, here = true, heard = q.time() }
 end
 
 local function source_of(self, peer)
   for _, source in ipairs(self.sources) do
     if source.peer == peer then return source end
   end
+end
+
+-- One more source, if it is none yet.
+function Pull:add(peer)
+  if source_of(self, peer) then return end
+  self.sources[#self.sources + 1] = { peer = peer, flying = 0, here = true, heard = q.time() }
 end
 
 -- ---------------------------------------------------------------- what is wanted
@@ -143,19 +148,31 @@ local function ask(self, source, what, frame)
   return true
 end
 
+-- Opens the file that blocks go into, or notes when to try again.
+local function open_part(self)
+  local fine, partial = pcall(q.blocks.partial, self.folder, self.manifest, { verify = self.verify })
+  if not fine then
+    if not self.wait_busy or type(partial) ~= "table" or partial.code ~= "busy" then error(partial, 0) end
+    if not self.again then self.say(partial.message) end
+    self.again = q.time() + busy
+    return
+  end
+  self.partial = partial
+  self:need(self.ranges or { { 0, math.max(0, self.manifest:size() - 1) } })
+  local room = q.blocks.room(self.folder)
+  if self.left * block_bytes > room then
+    q.error("io", ("%s: %s are to come, and %s are free: make room, or give a folder on another disk"):format(
+      self.folder, progress.bytes(self.left * block_bytes), progress.bytes(room)))
+  end
+end
+
 local function begin(self, data)
   if data:sub(1, 12) == "qeng folder " then
     self.files = q.blocks.read_folder(data, self.hash)
     return
   end
   self.manifest = q.blocks.read_manifest(data, self.hash)
-  self.partial = q.blocks.partial(self.folder, self.manifest, { verify = self.verify })
-  self:need(self.ranges or { { 0, math.max(0, self.manifest:size() - 1) } })
-  local room = q.blocks.room(self.folder)
-  if self.left * block_bytes > room then
-    q.error("io", ("%s: %.1f GB are to come, and %.1f GB are free: make room, or give a folder on another disk"):format(
-      self.folder, self.left * block_bytes / 1e9, room / 1e9))
-  end
+  open_part(self)
 end
 
 local takers = {}
@@ -185,6 +202,8 @@ function takers.lacking(self, source, event)
   leave(self, source, type(message) == "string" and message:sub(1, 200):gsub("%c", "?") or "it lacks the file")
 end
 
+function takers.wait() end
+
 -- Takes an answer to what was asked; returns whether the event was one. Others may want to see who is here and gone.
 function Pull:take(event)
   local source = source_of(self, event.peer)
@@ -204,12 +223,12 @@ function Pull:take(event)
       end
       source.heard = q.time()
       taker(self, source, event)
-      if not source.left then self.asked[what], source.flying = nil, source.flying - 1 end
+      if not source.left and event.type ~= "wait" then self.asked[what], source.flying = nil, source.flying - 1 end
       return true
     end
   end
   local late = self.late[event.request]  -- asked of another since
-  if late ~= source then return false end
+  if late ~= source or event.type == "wait" then return false end
   self.late[event.request] = nil
   source.flying = math.max(0, source.flying - 1)
   if event.type == "block" and self.partial and not source.left then taker(self, source, event) end
@@ -217,6 +236,14 @@ function Pull:take(event)
 end
 
 -- ---------------------------------------------------------------- the clock
+
+-- Does nothing come of it, for so long?
+local function is_silent(self, source, now)
+  if source.flying == 0 or now - source.heard <= silence then return false end
+  local before, received = source.received or 0, self.peers:stats(source.peer).bytes_received
+  if received - before < trickle then return true end
+  source.received, source.heard = received, now
+end
 
 -- A block that is late, for a source that has nothing else to send.
 local function late_block(self, source, now)
@@ -232,7 +259,7 @@ function Pull:tick()
   if self:done() then return idle end
   local now, here, wait = q.time(), false, idle
   for _, source in ipairs(self.sources) do
-    if source.here and source.flying > 0 and now - source.heard > silence then
+    if source.here and is_silent(self, source, now) then
       leave(self, source, ("it has said nothing for %d s"):format(silence))
     end
     here = here or source.here
@@ -242,11 +269,14 @@ function Pull:tick()
     q.error("peer", ("no source of %s has been here for %d s; what has come is kept, and the same command goes on from "
       .. "there"):format(self.hash, self.patience))
   end
+  if self.again and not self.partial and now >= self.again then open_part(self) end
   repeat
     local sent = false
     for _, source in ipairs(self.sources) do
       if source.here and not self.partial then
-        if not self.asked.manifest then sent = ask(self, source, "manifest", { type = "have" }) or sent end
+        if not self.manifest and not self.asked.manifest then
+          sent = ask(self, source, "manifest", { type = "have" }) or sent
+        end
       elseif source.here and source.flying < self.window then
         local pause = self.rate:wait()
         local index, late = nil, nil

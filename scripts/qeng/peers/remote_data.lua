@@ -1,7 +1,7 @@
 -- Training on a dataset that lies on another machine: --data peer:HOST:PORT/NAME, or several HOST:PORT with commas
 -- between. A process of its own (remote_data.receive) pulls it into the cache, first what training says it reads next
--- (engine/blocks/arriving_file.h), and all of it in the end: the next epoch, and the next run, need no network. What is
--- not here yet is waited for, which the metrics tell as data_ms.
+-- (engine/blocks/arriving_file.h), and all of it in the end: the next epoch needs no network, and a later run takes it
+-- where nobody answers. What is not here yet is waited for, which the metrics tell as data_ms.
 
 local deliveries = require "qeng.peers.deliveries"
 local hub = require "qeng.hub"
@@ -62,11 +62,29 @@ local function receive_all(pull, step, wanted)
   pull:close()
 end
 
+-- What these addresses offered under this name is HASH.part: a note of it once it is whole.
+local function note_of(from, what, folder)
+  return ("%s/%s.whole"):format(folder, q.host.hash(table.concat(from, ",") .. "/" .. what))
+end
+
+-- Where all of it lies from a former run; nil where it does not.
+local function path_before(from, what, folder)
+  local note = note_of(from, what, folder)
+  local path = q.fs.kind(note) and ("%s/%s.part"):format(folder, q.fs.read(note))
+  return path and q.fs.kind(path) and path or nil
+end
+
 -- from: addresses; what: a name or a hash; folder: of the cache; told: a file that gets the path, or why there is none.
 function remote_data.receive(from, what, folder, told)
   local fine, err = pcall(function()
     local peers = q.peers.open {}
-    local numbers, here = deliveries.meet(peers, from)
+    local met, numbers, here = pcall(deliveries.meet, peers, from)
+    if not met then
+      local path = type(numbers) == "table" and numbers.code == "peer" and path_before(from, what, folder)
+      if not path then error(numbers, 0) end
+      local say = "nobody answers: what came before is taken, " .. path
+      return q.fs.write(told, q.json.encode { path = path, say = say })
+    end
     local hash = deliveries.find(peers, here, what)
     local stem = folder .. "/" .. hash
     local pull = pulls.new {
@@ -83,6 +101,7 @@ function remote_data.receive(from, what, folder, told)
     pull.partial:sync()
     q.fs.write(told, q.json.encode { path = stem .. ".part" })
     receive_all(pull, step, reader(stem .. ".wanted"))
+    q.fs.write(note_of(from, what, folder), hash)
   end)
   if fine then return end
   local busy = type(err) == "table" and err.code == "busy"  -- another run on this machine receives it: all may read it
@@ -117,9 +136,10 @@ function remote_data.path(text)
       speak:line(("%s: waiting for its first block, %s"):format(text, progress.duration(q.time() - began)))
     end
   end
-  speak:finish()
   q.fs.remove(told)
   said = q.json.decode(said)
+  if said.say then speak:say(said.say) end
+  speak:finish()
   if said.error then q.error("peer", ("%s: %s"):format(text, said.error)) end
   return said.path
 end

@@ -1,8 +1,10 @@
 -- What this process offers to its peers: files and folders, by the hashes of engine/blocks. What a peer may ask:
---   list {}                                   files     text: [{hash, name, size, kind}], what is offered by name
+--   list {}                                   files     text: [{hash, name, size, kind}], what is offered by name;
+--                                                       data instead of text, where that is over 1 MiB
 --   have    text: a hash                      manifest  data: the manifest of a file, or the list of a folder's files
 --   blocks  text: a hash, position: index     block     position: index, data: its bytes
--- What cannot be given is answered by lacking {code, message}. Nothing is read that is not on the shelf.
+-- What cannot be given is answered by lacking {code, message}; what is kept waiting by a rate, now and then by wait {}.
+-- Nothing is read that is not on the shelf.
 --
 --   local shelf = shelves.new { peers = peers, rate = 100e6 }
 --   shelf:add("out/adapter")
@@ -22,6 +24,8 @@ Shelf.__index = Shelf
 local most_waiting = 64  -- blocks that a peer may have asked for and not got
 local full = 0.005       -- seconds until one that does not take what it gets is tried again
 local idle = 0.25
+local sign = 10          -- seconds without a block, after which who waits for one is told to
+local most_text = 2 ^ 20 -- bytes of a frame's
 
 -- opt: peers (q.peers.open); rate: bytes a second to all together; watch(path, done, total): while files are read;
 -- cache: a folder for manifests of large files.
@@ -74,10 +78,22 @@ function Shelf:offer(path)
   return manifest
 end
 
+-- What a file or folder is called: a link by its own name. "." and ".." are none.
+local function name_of(path)
+  local name = path:match "([^/]+)/*$"
+  if not name or name == "." or name == ".." then name = q.fs.real(path):match "[^/]*$" end
+  local fine = pcall(q.blocks.check_path, name) and pcall(q.json.encode, name)
+  if not fine then
+    q.error("value", ("%q: its name is none that a peer can ask for: UTF-8 of at most 240 bytes, without control "
+      .. "characters and backslashes; rename it"):format(path))
+  end
+  return name
+end
+
 -- Offers a file or folder, by its own name or another: returns {hash, name, size, kind}.
 function Shelf:add(path, name)
   local kind = q.fs.kind(path) or q.error("io", path .. ": no such file or folder")
-  local item = { name = name or q.fs.real(path):match "[^/]*$", kind = kind == "dir" and "folder" or "file" }
+  local item = { name = name or name_of(path), kind = kind == "dir" and "folder" or "file" }
   if kind == "file" then
     local manifest = manifest_of(self, path)
     item.hash, item.size = manifest:hash(), manifest:size()
@@ -99,9 +115,11 @@ end
 
 -- ---------------------------------------------------------------- what is asked
 
+local passed_over = { peer = true, full = true, value = true }  -- it is gone, or takes no frame of this length
+
 local function send(self, peer, frame)
   local fine, err = pcall(self.peers.send, self.peers, peer, frame)
-  if not fine and (type(err) ~= "table" or err.code ~= "peer" and err.code ~= "full") then error(err, 0) end
+  if not fine and not (type(err) == "table" and passed_over[err.code]) then error(err, 0) end
 end
 
 local function lacking(self, event, code, message)
@@ -113,8 +131,10 @@ end
 local answers = {}
 
 function answers.list(self, event)
+  local text = q.json.encode(q.json.array(self.named))
+  local long = #text > most_text
   send(self, event.peer, {
-    type = "files", request = event.request, text = q.json.encode(q.json.array(self.named)),
+    type = "files", request = event.request, text = long and "" or text, data = long and text or nil,
   })
 end
 
@@ -132,7 +152,7 @@ function answers.blocks(self, event)
     return lacking(self, event, "value", "it does not have this block")
   end
   if not waiting then
-    waiting = { first = 1, last = 0 }
+    waiting = { first = 1, last = 0, told = q.time() }
     self.waiting[event.peer], self.turn[#self.turn + 1] = waiting, event.peer
   end
   if waiting.last - waiting.first + 1 >= most_waiting then
@@ -152,13 +172,28 @@ function Shelf:take(event)
   return true
 end
 
+-- Tells those whose blocks a rate holds up that they come.
+local function tell_waiting(self)
+  local now = q.time()
+  for peer, waiting in pairs(self.waiting) do
+    local asked = waiting[waiting.first]
+    if asked and now - waiting.told > sign then
+      waiting.told = now
+      send(self, peer, { type = "wait", request = asked.request })
+    end
+  end
+end
+
 -- Sends blocks, one to each peer in turn, as far as the rate and the peers allow. Returns after how many seconds it
 -- wants to be called again.
 function Shelf:tick()
   local blocked = 0
   while #self.turn > blocked do
     local wait = self.rate:wait()
-    if wait > 0 then return wait end
+    if wait > 0 then
+      tell_waiting(self)
+      return math.min(wait, sign)
+    end
     local peer = table.remove(self.turn, 1)
     local waiting = self.waiting[peer]
     local asked = waiting and waiting[waiting.first]
@@ -168,7 +203,7 @@ function Shelf:tick()
       self.turn[#self.turn + 1], blocked = peer, blocked + 1
     else
       self.turn[#self.turn + 1], blocked = peer, 0
-      waiting[waiting.first], waiting.first = nil, waiting.first + 1
+      waiting[waiting.first], waiting.first, waiting.told = nil, waiting.first + 1, q.time()
       local bytes = q.try(q.blocks.block, asked.entry.path, asked.index)
       if bytes then
         send(self, peer, { type = "block", request = asked.request, position = asked.index, data = bytes })

@@ -15,12 +15,16 @@ local trees = {}
 local Tree = {}
 Tree.__index = Tree
 
+local function require_nothing(to)
+  if q.fs.kind(to) then q.error("value", to .. " is there already: delete it, or give another name") end
+end
+
 -- opt: as for pulls.new without folder and ranges; and
 --   to        where it shall be; nothing may be there
 --   progress  function(done, total): bytes of all files; total is nil until the list of a folder is here
 function trees.new(opt)
   local to = opt.to:gsub("/+$", "")
-  if q.fs.kind(to) then q.error("value", to .. " is there already: delete it, or give another name") end
+  require_nothing(to)
   local self = setmetatable({
     opt = opt, to = to, coming = ("%s.%s.coming"):format(to, opt.hash:sub(1, 8)), rate = rates.new(opt.rate),
     here = 0,
@@ -66,6 +70,7 @@ local function next_file(self)
     self.here = self.here + self.file.size
   end
   q.fs.mkdir(self.folder)
+  require_nothing(self.to)
   q.fs.replace_dir(self.folder, self.to)
   q.fs.remove(self.coming)
   self.finished = true
@@ -87,6 +92,7 @@ local function advance(self)
         self.file.size))
     end
     q.fs.mkdir(path:match "^(.*)/")
+    q.fs.remove(path)  -- of another length than the list says
     pull.partial:finish(path)
     self.here = self.here + self.file.size
     next_file(self)

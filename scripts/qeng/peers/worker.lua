@@ -14,6 +14,7 @@
 local devices = require "qeng.console.devices"
 local kv_types = require "qeng.model.kv_types"
 local models = require "qeng.model"
+local progress = require "qeng.console.progress"
 local q = require "qeng.core"
 local sequences = require "qeng.infer.sequences"
 local stages = require "qeng.peers.stage"
@@ -67,6 +68,7 @@ local function path_of(self, guest, about, beside)
   return self.files:path(about, guest.peer, function(seconds)
     local event = self.peers:wait(math.min(seconds, 0.25))
     if event then self:take(event) end
+    if q.host.interrupted() then q.error("interrupted", "the worker is told to end") end
     if self.guests[guest.peer] ~= guest then q.error("peer", guest.name .. " left while files came") end
   end, beside)
 end
@@ -90,7 +92,7 @@ local function check_cache(self, model, shape)
     + 4 * shape.rows * model.config.hidden + 8 * shape.sequences * math.min(shape.pages, 2 ^ 20)
   local free = self:about().free
   if bytes > free then
-    q.error("memory", ("a cache of %.2f GB, and %.2f GB are free"):format(bytes / 1e9, free / 1e9))
+    q.error("memory", ("a cache of %s, and %s are free"):format(progress.bytes(bytes), progress.bytes(free)))
   end
 end
 
@@ -119,8 +121,8 @@ function answers.load(self, guest, said)
   guest.stages[number] = stages.new(loaded)
   local bytes = 0
   for _, parameter in ipairs(loaded.parameters) do bytes = bytes + parameter.tensor:bytes() end
-  self.say(("%s: layers %d to %d of %s, %.2f GB"):format(guest.name, range.first, range.first + range.count - 1,
-    field(model, "name", "string"), bytes / 1e9))
+  self.say(("%s: layers %d to %d of %s, %s"):format(guest.name, range.first, range.first + range.count - 1,
+    field(model, "name", "string"), progress.bytes(bytes)))
   return "ready", { bytes = bytes, seconds = q.time() - began }
 end
 
@@ -248,7 +250,10 @@ function Worker:run()
   local looked = q.time()
   while not q.host.interrupted() do
     local event = self.peers:wait(math.min(0.25, self.files:tick()))
-    if event then self:take(event) end
+    local ok, err = true, nil
+    if event then ok, err = pcall(self.take, self, event) end
+    local told = not ok and type(err) == "table" and err.code == "interrupted" and q.host.interrupted()
+    if not ok and not told then error(err, 0) end  -- told while files came: it ends all the same
     tell_strangers(self.peers, self.say)
     if self.beacon and q.time() > looked + networks_every then
       looked = q.time()
