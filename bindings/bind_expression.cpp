@@ -71,7 +71,11 @@ int set_first(Call& call, const TensorPtr& x) {
   const auto values = call.arg<std::vector<double>>(1);
   const auto count = static_cast<int64_t>(values.size());
   if (count > x->view.elements()) fail("shape", "set: ", count, " values for ", shape_text(x->view));
-  if (count) from_host(*row_range(reshape_view(x, {x->view.elements()}), 0, count), values.data(), values.size());
+  if (count) {
+    const TensorPtr written = row_range(reshape_view(x, {x->view.elements()}), 0, count);
+    from_host(*written, values.data(), values.size());
+    tape_of(call, x).wrote(written);
+  }
   lua_settop(call.L, 1);
   return 1;
 }
@@ -90,7 +94,7 @@ int set(Call& call) {
          "function given to q.no_grad");
   const Tape::Recording off(tape, false);
   if (!values) {
-    if (x->view.elements()) x->device().run(Fill{x->view, number});
+    fill(*x, lua_isboolean(call.L, 2) ? number : lua_tonumber(call.L, 2));
   } else if (has_shape(values->view, x->view)) {
     if (!settle_into(values, x)) copy_into(*x, *settled(values));
   } else {
@@ -99,6 +103,7 @@ int set(Call& call) {
            ": from the last dimension on they have to agree, or the new values' to be 1");
     copy_into(*x, *settled(pointwise(tape, Fn::where, {{nullptr, 1}, {values}, {x}})));
   }
+  tape.wrote(x);
   lua_settop(call.L, 1);
   return 1;
 }

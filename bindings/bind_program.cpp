@@ -2,6 +2,7 @@
 #include "bindings/register.h"
 #include "bindings/runtime.h"
 #include "bindings/span.h"
+#include "engine/autograd/expression.h"
 #include "engine/program/profile.h"
 #include "engine/program/program.h"
 #include "engine/program/timeline.h"
@@ -35,6 +36,20 @@ int call_function(Call& call) {
 
 // ---------------------------------------------------------------- programs
 
+// Has a result of a captured function computed in the program: a tensor, or those in a table. One whose operands have
+// been written to is an error when it is read.
+void compute_result(lua_State* L, int index) {
+  if (lua_istable(L, index)) {
+    luaL_checkstack(L, 4, "results");
+    for (lua_pushnil(L); lua_next(L, index) != 0; lua_pop(L, 1))
+      if (const int value = lua_gettop(L); !lua_istable(L, value)) compute_result(L, value);
+    return;
+  }
+  if (!lua::is_class(L, index, lua::ClassName<Tensor>::value)) return;
+  const TensorPtr& tensor = *static_cast<TensorPtr*>(lua_touserdata(L, index));
+  if (tensor && tensor->pending && !tensor->pending->stale) settled(tensor);
+}
+
 int capture(Call& call) {
   Runtime& on = runtime();
   int results = 0;
@@ -42,6 +57,7 @@ int capture(Call& call) {
     scopes::enter(call.L);
     try {
       results = call_function(call);
+      for (int i = 1; i <= results; ++i) compute_result(call.L, i);
       scopes::leave(call.L, results);
     } catch (...) {
       scopes::leave(call.L, 0);
@@ -207,8 +223,9 @@ int step(Call& call) {
     if (group < 0 || group >= AdamWState::kMaxGroups) fail("value", "AdamW:step: there is no group ", group);
     groups |= uint64_t{1} << group;
   }
-  const AdamWState::Result result =
-      call.self<AdamWState>()->step(opt.get<double>("lr"), opt.get<double>("clip", 0), groups);
+  const auto adam = call.self<AdamWState>();
+  const AdamWState::Result result = adam->step(opt.get<double>("lr"), opt.get<double>("clip", 0), groups);
+  for (size_t i = 0; i < adam->size(); ++i) tape_of(call, adam->parameter(i)).wrote(adam->parameter(i));
   lua_newtable(call.L);
   lua::set_field(call.L, "grad_norm", result.grad_norm);
   lua::set_field(call.L, "skipped", result.skipped);

@@ -165,8 +165,10 @@ int rows(Call& call) {
 
 int copy(Call& call) {
   require_writable(*lua::self_tensor(call), "copy");
-  copy_into(*lua::self_tensor(call), *call.arg<TensorPtr>(1));
-  drop_spilled(*lua::self_tensor(call));
+  const TensorPtr x = lua::self_tensor(call);
+  copy_into(*x, *call.arg<TensorPtr>(1));
+  tape_of(call, x).wrote(x);
+  drop_spilled(*x);
   lua_settop(call.L, 1);
   return 1;
 }
@@ -174,8 +176,8 @@ int copy(Call& call) {
 int fill(Call& call) {
   TensorPtr x = lua::self_tensor(call);
   require_writable(*x, "fill");
-  const float value = call.arg<float>(1);
-  if (x->view.elements()) x->device().run(Fill{x->view, value});
+  fill(*x, call.arg<double>(1));
+  tape_of(call, x).wrote(x);
   lua_settop(call.L, 1);
   return 1;
 }

@@ -49,10 +49,12 @@ int set(Call& call) {
   require_writable(*held->tensor, "view");
   const View& view = held->tensor->view;
   const int64_t i = element(call, view);
+  held->tensor->device().before_write(&view);
   if (view.dtype == DType::f32)
     view.as<float>()[i] = call.arg<float>(3);
   else
     view.as<int32_t>()[i] = call.arg<int32_t>(3);
+  tape_of(call, held->tensor).wrote(held->tensor);
   return 0;
 }
 

@@ -138,7 +138,9 @@ bool push_library(lua_State* L) {
 int run_chunk(lua_State* L, int load_status, const CommandLine& line) {
   if (load_status != 0) return report(L);
   const auto arguments = static_cast<int>(line.rest.size());
-  luaL_checkstack(L, arguments + 10, "too many arguments");
+  if (!lua_checkstack(L, arguments + 10))
+    fail("usage", "the command line has ", arguments,
+         " words, more than a recipe can be given: give a folder, or a pattern in quotation marks");
   for (const std::string& word : line.rest) lua_pushstring(L, word.c_str());
   const bool done = line.interactive ? run_at_prompt(L, arguments, line.has_file) : protected_call(L, arguments, 0);
   return done ? kExitDone : report(L);

@@ -215,11 +215,12 @@ std::string error_report(lua_State* L, std::string* code) {
   }
   lua_pop(L, 1);
   if (error.code != "usage" && error.code != "lua") text = with_hints(L, text);
-  if (error.code == "lua" || error.code == "internal" || std::getenv("QENG_TRACE")) {
-    lua_getfield(L, LUA_REGISTRYINDEX, "qeng.traceback");
-    if (lua_isstring(L, -1)) text += std::string("\n") + lua_tostring(L, -1);
-    lua_pop(L, 1);
-  }
+  lua_getfield(L, LUA_REGISTRYINDEX, "qeng.traceback");
+  if (lua_isstring(L, -1) && (error.code == "lua" || error.code == "internal" || std::getenv("QENG_TRACE")))
+    text += std::string("\n") + lua_tostring(L, -1);
+  lua_pop(L, 1);
+  lua_pushnil(L);  // an error of syntax has none, and would show this one
+  lua_setfield(L, LUA_REGISTRYINDEX, "qeng.traceback");
   return text;
 }
 

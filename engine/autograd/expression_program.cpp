@@ -312,7 +312,11 @@ std::vector<int> append_gradients(PointwiseNodes& p, uint16_t out, uint16_t grad
         give(b, [&] { return p.add(Fn::neg, p.add(Fn::div, times(g, y), b)); });
         break;
       case Fn::pow:
-        give(a, [&] { return times(g, times(b, p.add(Fn::pow, a, p.add(Fn::sub, b, one())))); });
+        give(a, [&] {  // 0 where the exponent is 0
+          const uint16_t slope = times(b, p.add(Fn::pow, a, p.add(Fn::sub, b, one())));
+          const bool never = p.nodes[b].fn == Fn::constant && p.nodes[b].value != 0;
+          return times(g, never ? slope : p.add(Fn::where, b, slope, p.constant(0)));
+        });
         give(b, [&] {  // 0 where the base is 0
           const uint16_t slope = times(y, p.add(Fn::log, a));
           return times(g, p.add(Fn::where, a, slope, p.constant(0)));

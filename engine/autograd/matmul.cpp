@@ -48,10 +48,6 @@ View space_of(const Shape& shape) {
 void add_products(Tape& tape, const TensorPtr& x, BatchedMatmul op) {
   const Tape::Target target = tape.gradient_of(x);
   op.c = target.view, op.acc = target.acc;
-  if (op.batch.elements() == 0) {
-    if (!op.acc && op.c.elements()) tape.device().run(Fill{op.c, 0});
-    return;
-  }
   const View whole = op.batch;
   int64_t turns = 1;
   for (int d = 0; d < whole.rank; ++d)
@@ -70,9 +66,27 @@ void add_products(Tape& tape, const TensorPtr& x, BatchedMatmul op) {
   }
 }
 
+// A product without elements, or of zeros. The gradients are 0.
+TensorPtr sums_of_nothing(Tape& tape, const TensorPtr& a, const TensorPtr& b, const Shape& shape) {
+  TensorPtr c = make_zeros(tape.device(), shape, a->view.dtype);
+  if (!tape.wants({a, b})) return c;
+  tape.record({c}, [=, &tape] {
+    for (const TensorPtr& x : {a, b}) {
+      if (!x->needs_grad()) continue;
+      const Tape::Target target = tape.gradient_of(x);
+      if (!target.acc && target.view.elements()) tape.device().run(Fill{target.view, 0});
+    }
+  });
+  return c;
+}
+
 // One matrix b for all of a's rows: a product of a's rows as one matrix.
 TensorPtr rows_by_matrix(Tape& tape, const TensorPtr& a, const TensorPtr& b, bool trans_b) {
-  const auto rows = [](const View& x) { return View(x.data, x.dtype, {x.rows(), x.columns()}); };
+  const auto rows = [](const View& x) {
+    int64_t count = 1;  // also where there are no columns
+    for (int d = 0; d < x.rank - 1; ++d) count *= x.shape[d];
+    return View(x.data, x.dtype, {count, x.columns()});
+  };
   Shape shape(a->view.shape, a->view.shape + a->view.rank - 1);
   shape.push_back(b->view.shape[trans_b ? 0 : 1]);
   TensorPtr c = make_tensor(tape.device(), shape, a->view.dtype);
@@ -103,11 +117,14 @@ TensorPtr matmul(Tape& tape, const TensorPtr& a, const TensorPtr& b, bool trans_
          ": both need two dimensions or more");
   if (a->view.dtype != b->view.dtype)
     fail("dtype", "matmul of ", shape_text(a->view), " and ", shape_text(b->view), ": dtypes differ; cast with :to()");
-  if (b->view.rank == 2 && !trans_a) return rows_by_matrix(tape, a, b, trans_b);
   const Batches batches = batches_of(a->view, b->view);
   Shape shape = batches.shape;
   shape.push_back(a->view.shape[a->view.rank - (trans_a ? 1 : 2)]);
   shape.push_back(b->view.shape[b->view.rank - (trans_b ? 2 : 1)]);
+  const int64_t inner = a->view.shape[a->view.rank - (trans_a ? 2 : 1)];
+  const bool fits = inner == b->view.shape[b->view.rank - (trans_b ? 1 : 2)];
+  if (fits && (inner == 0 || space_of(shape).elements() == 0)) return sums_of_nothing(tape, a, b, shape);
+  if (b->view.rank == 2 && !trans_a) return rows_by_matrix(tape, a, b, trans_b);
   TensorPtr c = make_tensor(device, shape, a->view.dtype);
   const auto product = [space = space_of(batches.shape)](const View& left, const Strides& of_left, bool trans_left,
                                                          const View& right, const Strides& of_right, bool trans_right) {

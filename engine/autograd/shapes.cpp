@@ -125,7 +125,7 @@ TensorPtr slice(Tape& tape, const TensorPtr& x, int dim, int64_t first, int64_t 
   const bool dense_part = step == 1 && product(shape, 0, d) == 1;
   shape[d] = count;
   if (!dense_part || is_block(x->view.dtype) || x->view.interleaved) return rearranged(tape, x, shape, from);
-  auto y = std::make_shared<Tensor>();
+  const TensorPtr y = new_tensor(x->device());
   y->buffer = x->buffer, y->view = x->view;
   y->view.shape[d] = count;
   y->view.data = x->view.as<char>() + from.first * static_cast<int64_t>(dtype_size(x->view.dtype));

@@ -1,5 +1,7 @@
 #include "engine/autograd/tape.h"
 
+#include <utility>
+
 #include "engine/autograd/expression.h"
 #include "kernels/view_text.h"
 
@@ -64,10 +66,68 @@ void Tape::pass(const TensorPtr& x, const TensorPtr& g) {
   device_.run(Add{target.view, addend->view, target.view});
 }
 
-void Tape::play_back(std::vector<Record>& records) {
+void Tape::wrote(const TensorPtr& x) {
+  std::erase_if(written_, [&](const Written& each) {
+    return each.buffer.expired() || (each.view.data == x->view.data && each.view.bytes() == x->view.bytes());
+  });
+  if (!playing_ && !records_.empty()) written_.push_back({x->buffer, x->view, records_.size()});
+}
+
+namespace {
+
+// The gradient of an expression is given all of its operands: without those that it does not need.
+Op without_unused(Op op) {
+  auto* pointwise = std::get_if<Pointwise>(&op);
+  if (!pointwise) return op;
+  std::vector<View> used(pointwise->in.size());
+  std::vector<bool> live(pointwise->nodes.size(), false);
+  for (const auto& out : pointwise->out) live[out.node] = true;
+  for (size_t i = live.size(); i-- > 0;) {
+    const PointwiseNode& node = pointwise->nodes[i];
+    if (!live[i]) continue;
+    if (node.fn == Fn::input) used[node.a] = pointwise->in[node.a];
+    const uint16_t operands[] = {node.a, node.b, node.c};
+    for (int k = 0; k < operands_of(node.fn); ++k) live[operands[k]] = true;
+  }
+  pointwise->in = used;
+  return op;
+}
+
+}  // namespace
+
+class Tape::Checked : public OpListener {
+ public:
+  explicit Checked(Tape& t) : tape(t), next(t.device_.listener()) {
+    if (!tape.written_.empty()) tape.device_.set_listener(this);
+  }
+  ~Checked() override { tape.device_.set_listener(next); }
+  bool before(const Op& op, const std::string& label) override {
+    const Op needed = without_unused(op);
+    for (const Written& each : tape.written_) {
+      if (tape.at_ >= each.records || each.buffer.expired()) continue;
+      bool read = false, written = false;  // both: a parameter's gradient is added to
+      for_each_view(needed, [&](const char*, const View& view, Access access) {
+        if (overlap(view, each.view)) (access == Access::read ? read : written) = true;
+      });
+      if (read && !written)
+        fail("state", "backward: ", shape_text(each.view), " was written to after ",
+             label.empty() ? "an operation" : label, " had read it, and the gradient needs the old values (",
+             op_name(op), "): call backward first, or write to another tensor");
+    }
+    return !next || next->before(op, label);
+  }
+  void after(const Op& op, const std::string& label) override {
+    if (next) next->after(op, label);
+  }
+  Tape& tape;
+  OpListener* next;
+};
+
+void Tape::play_back(std::vector<Record>& records, bool outer) {
   while (!records.empty()) {
     Record record = std::move(records.back());
     records.pop_back();
+    if (outer) at_ = records.size();
     bool reached = record.outputs.empty();  // a mark
     for (const TensorPtr& output : record.outputs) reached |= output->grad != nullptr;
     if (!reached) continue;
@@ -91,11 +151,12 @@ void Tape::backward(const std::vector<TensorPtr>& losses) {
   }
   NoGrad guard(*this);
   Block block(device_, "");
-  std::vector<Record> records = std::move(records_);
-  clear();
+  std::vector<Record> records = std::exchange(records_, {});
+  subsequence_ = 0;
   playing_ = true;
   try {
-    play_back(records);
+    const Checked checked(*this);
+    play_back(records, true);
   } catch (...) {
     playing_ = false;
     clear();
@@ -107,6 +168,7 @@ void Tape::backward(const std::vector<TensorPtr>& losses) {
 
 void Tape::clear() {
   records_.clear();
+  written_.clear();
   subsequence_ = 0;
 }
 
@@ -123,7 +185,7 @@ std::vector<TensorPtr> Tape::checkpoint(const std::string& label, Function fn, c
     // Inputs are stood in for by tensors of the same memory whose gradients start empty, then go to the real ones.
     std::vector<TensorPtr> stand_ins;
     for (const TensorPtr& input : inputs) {
-      stand_ins.push_back(input->requires_grad ? input : std::make_shared<Tensor>(*input));
+      stand_ins.push_back(input->requires_grad ? input : new_tensor(device_, *input));
       if (!input->requires_grad) stand_ins.back()->grad.reset();
     }
     subsequence_ = first_subsequence;
@@ -136,7 +198,7 @@ std::vector<TensorPtr> Tape::checkpoint(const std::string& label, Function fn, c
       fail("value", "a checkpointed function gave ", again.size(), " results, at first ", outputs.size());
     for (size_t i = 0; i < again.size(); ++i)
       if (outputs[i]->grad) again[i]->grad = std::move(outputs[i]->grad);
-    play_back(inner);
+    play_back(inner, false);
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (inputs[i]->requires_grad || !stand_ins[i]->grad) continue;
       TensorPtr g = std::move(stand_ins[i]->grad);

@@ -41,6 +41,10 @@ class Tape {
   // Adds gradient g, which the caller gives away, to x's: shares it where x has none yet.
   void pass(const TensorPtr& x, const TensorPtr& g);
 
+  // Values of x were changed. backward() is Error("state") where the gradient of an operation before needs the old ones.
+  // What writes to tensors that a program may have used calls this afterwards.
+  void wrote(const TensorPtr& x);
+
   // Gradients of the sum of scalar losses [1] f32 are added to every parameter it depends on; empties the tape.
   void backward(const std::vector<TensorPtr>& losses);
   void clear();
@@ -84,10 +88,18 @@ class Tape {
     std::vector<TensorPtr> outputs;
     std::function<void()> play;
   };
-  void play_back(std::vector<Record>& records);
+  struct Written {
+    std::weak_ptr<Buffer> buffer;
+    View view;
+    size_t records;  // so many there were
+  };
+  class Checked;  // RAII: operations do not read what was written to after the record at_
+  void play_back(std::vector<Record>& records, bool outer);
 
   Device& device_;
   std::vector<Record> records_;
+  std::vector<Written> written_;
+  size_t at_ = 0;  // the record that plays
   PendingTensors pending_;
   bool recording_ = true, training_ = true, playing_ = false;
   TensorPtr rng_;

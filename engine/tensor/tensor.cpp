@@ -67,13 +67,6 @@ void set_element(const View& view, int64_t i, double value) {
   }
 }
 
-// A new tensor; a program being captured has to know it, since it gives the results their memory at its end.
-TensorPtr new_tensor(Device& device) {
-  auto tensor = std::make_shared<Tensor>();
-  if (device.capturing()) device.captured()->tensors.push_back(tensor);
-  return tensor;
-}
-
 // A host image of x: filled by `each(i)`, by several threads where there are many, then uploaded.
 template <class Each>
 void fill_from(Tensor& x, Each each) {
@@ -99,6 +92,12 @@ void* home_of(const Tensor& x) {
 }
 
 }  // namespace
+
+TensorPtr new_tensor(Device& device, Tensor from) {
+  auto tensor = std::make_shared<Tensor>(std::move(from));
+  if (device.capturing()) device.captured()->tensors.push_back(tensor);
+  return tensor;
+}
 
 TensorPtr make_tensor(Device& device, const Shape& shape, DType dtype, const std::string& account) {
   TensorPtr tensor = new_tensor(device);
@@ -243,8 +242,28 @@ std::vector<float> to_host_f32(const Tensor& x) {
   });
 }
 
+namespace {
+
+void require_holds(DType dtype, const double* values, size_t count) {
+  double low = 0, past = 256;
+  const char* range = "0 to 255";
+  switch (dtype) {
+    case DType::u8: break;
+    case DType::i32: low = -0x1p31, past = 0x1p31, range = "-2^31 to 2^31 - 1"; break;
+    case DType::i64: low = -0x1p63, past = 0x1p63, range = "-2^63 to 2^63 - 1"; break;
+    default: return;
+  }
+  for (size_t i = 0; i < count; ++i)
+    if (!(values[i] >= low && values[i] < past && values[i] == std::floor(values[i])))
+      fail("value", values[i], " is no value of ", dtype_name(dtype), ", which holds integers from ", range,
+           ": take a dtype that holds it (f32 has fractions), or round and bound the values before");
+}
+
+}  // namespace
+
 void from_host(Tensor& x, const double* values, size_t count) {
   if (count != static_cast<size_t>(x.view.elements())) fail("shape", count, " values for ", shape_text(x.view));
+  require_holds(x.view.dtype, values, count);
   fill_from(x, [&](int64_t i) { return values[i]; });
 }
 
@@ -254,6 +273,16 @@ void from_host_i32(Tensor& x, const int32_t* values, size_t count) {
     fail("shape", count, " i32 values for ", shape_text(x.view));
   x.device().before_write(&x.view);
   if (count) x.device().backend().upload(x.view.data, values, count * sizeof(int32_t));
+}
+
+void fill(Tensor& x, double value) {
+  require_holds(x.view.dtype, &value, 1);
+  const auto rounded = static_cast<float>(value);
+  const bool integers = x.view.dtype == DType::i32 || x.view.dtype == DType::i64;
+  if (integers && rounded != value)
+    fail("value", "fill takes integers of 24 bits, and ", static_cast<int64_t>(value),
+         " has more: copy a tensor of it, made by q.tensor");
+  if (x.view.elements()) x.device().run(Fill{x.view, rounded});
 }
 
 void copy_into(Tensor& destination, const Tensor& source) {
@@ -284,7 +313,8 @@ void copy_into(Tensor& destination, const Tensor& source) {
     fail("dtype", "copy of ", shape_text(source.view), " into ", shape_text(destination.view),
          "; q.quantize packs weights into blocks");
   } else {
-    const std::vector<double> values = to_host(source);
+    std::vector<double> values = to_host(source);
+    for (double& value : values) value = std::trunc(value);  // one of the dtypes is of integers
     from_host(destination, values.data(), values.size());
   }
 }

@@ -35,6 +35,9 @@ struct Tensor {
   Device& device() const { return buffer ? *buffer->device : *pending_on; }
 };
 
+// A tensor without memory yet, or another one of `from`'s. What a captured function may leave behind is made by this:
+// its program gives that its memory at the end, and has to know who shows it.
+TensorPtr new_tensor(Device& device, Tensor from = {});
 // Uninitialised, its rows in order. Error("shape") for a rank over kMaxRank, a negative size, or rows that are not
 // whole blocks of the dtype.
 TensorPtr make_tensor(Device& device, const Shape& shape, DType dtype, const std::string& account = "activations");
@@ -62,10 +65,14 @@ void write_bytes(Tensor& x, const void* host);
 // Host copies, converting; blocking; refused likewise.
 std::vector<float> to_host_f32(const Tensor& x);
 std::vector<double> to_host(const Tensor& x);  // any dtype
+// Error("value") for a number that a dtype of integers does not hold.
 void from_host(Tensor& x, const double* values, size_t count);
 void from_host_i32(Tensor& x, const int32_t* values, size_t count);
-// Converts the dtype where they differ, decodes blocks, keeps destination's order of rows; from any device.
+// Converts the dtype where they differ (to integers without the fraction; Error("value") beyond their range), decodes
+// blocks, keeps destination's order of rows; from any device.
 void copy_into(Tensor& destination, const Tensor& source);
+// An operation; its value as from_host takes it, of 24 bits.
+void fill(Tensor& x, double value);
 
 // A copy of matrix w in the float dtype whose rows first .. first + count are the mean of the rows before them: an
 // embedding with so many new tokens. It has more rows than w where those reach beyond; rows after them stay as they

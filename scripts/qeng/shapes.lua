@@ -177,14 +177,15 @@ end
 -- Backwards along a dimension.
 function Tensor.flip(x, dim) return x:slice(dimension(x, dim or 1, "flip"), nil, nil, -1) end
 
--- from .. to - 1, every step-th; of one argument, 0 .. to - 1. i32 unless said otherwise.
+-- from .. to - 1, every step-th; of one argument, 0 .. to - 1. Unless said otherwise i32, or f32 of fractions.
 function q.arange(from, to, step, dtype)
   if to == nil then from, to = 0, from end
   local list = {}
   step = step or 1
   if step == 0 then q.error("value", "arange: the step is 0") end
+  dtype = dtype or (from % 1 == 0 and step % 1 == 0 and "i32" or "f32")
   for i = 0, math.ceil((to - from) / step) - 1 do list[#list + 1] = from + i * step end
-  return #list > 0 and q.tensor(list, dtype or "i32") or q.zeros({ 0 }, dtype or "i32")
+  return #list > 0 and q.tensor(list, dtype) or q.zeros({ 0 }, dtype)
 end
 
 local function triangle(x, keep)

@@ -43,6 +43,22 @@ local function around()
 end
 q.block("outer", around)
 program:free()
+-- Parts of a result are results too, and so is what another one was computed from.
+do
+  local x = q.tensor { { 1, 2 }, { 3, 4 }, { 5, 6 } }
+  local made, last, parts, square, sum
+  program, made, last, parts, square, sum = q.capture(function()
+    local y, squares = (x * 2):compute(), x * x
+    return y, y:slice(1, 2), { y:split { 1, 2 } }, squares, squares:sum():compute()
+  end)
+  for _, value in ipairs { 6, 7 } do
+    x[2] = value
+    program:run()
+    assert(made:at(2, 0) == 2 * value and last:at(0, 1) == 2 * value and parts[2]:at(1, 0) == 2 * value)
+    assert(square:at(2, 1) == value * value and sum:item() == 30 + 2 * value * value)
+  end
+  program:free()
+end
 -- Values that do not exist while capturing: the message says what does without it.
 local looks = { function() return weights:table() end }
 -- of host memory alone

@@ -442,7 +442,23 @@ do  -- a position of the first dimension is a view: what is written to it is in 
   assert(q.one_hot(q.tensor({ 1 }, "i32"), 2, "bf16"):dtype() == "bf16")
   assert(text(values(q.arange(2, 7, 2))) == "2 4 6" and q.arange(3, 0, -1):dtype() == "i32")
   assert(q.arange(0):elements() == 0 and text(values(q.arange(0, 1, 0.25, "f32"))) == "0 0.25 0.5 0.75")
+  assert(text(values(q.arange(0.5, 3))) == "0.5 1.5 2.5" and q.arange(0, 1, 0.25):dtype() == "f32")
   assert(text(q.zeros({ 2, 3, 4 }):reshape({ -1, 4 }):shape()) == "6 4")
+end
+do  -- products over nothing, and without elements
+  for _, shapes in ipairs {
+    { { 3, 0 }, { 0, 4 }, "3 4" }, { { 2, 3 }, { 3, 0 }, "2 0" }, { { 0, 3 }, { 3, 4 }, "0 4" },
+    { { 2, 3, 0 }, { 2, 0, 4 }, "2 3 4" }, { { 0, 3, 2 }, { 2, 4 }, "0 3 4" },
+  } do
+    local a, b = q.zeros(shapes[1]):fill(1), q.zeros(shapes[2]):fill(1)
+    a:requires_grad(true)
+    b:requires_grad(true)
+    local y = a:matmul(b)
+    local sum = y:sum()
+    sum:backward()
+    assert(text(y:shape()) == shapes[3] and sum:item() == 0)
+    for _, x in ipairs { a, b } do assert(x:grad():abs():sum():item() == 0) end
+  end
 end
 do  -- the same bits recomputed, captured and again
   local x = q.randn({ 6, 5 }, { seed = 3 })

@@ -28,6 +28,7 @@ command="$QENG --vresion" check "mistyped option" 2 "^qeng: unknown option --vre
 command="$QENG -e" check "-e without code" 2 'needs Lua code'
 command="$QENG -e 'print(q.version, ...)' a b" check "-e" 0 '^[0-9.]+	a	b$'
 command="$QENG -e 'print(#arg, arg[1])' a b" check "arg with -e" 0 '^2	a$'
+command="$QENG -e 'print(#arg)' \$(seq 9000)" check "too many words" 2 'has 9000 words, more than a recipe can be given'
 command="$QENG -e 'os.exit(7)'" check "os.exit" 7
 
 # ---- recipes
@@ -121,7 +122,10 @@ repl 'a = { { { { { 1 } } } } }' 'a' 'for i = 1, 50 do a[i] = i end' 'print(#q.v
 expect "deep and wide tables" '{{{{{...}}}}}' true '{' "  \"$(printf 'x%.0s' {1..70})\"," "  \"$(printf 'x%.0s' {1..70})\"" '}'
 repl 'q.host.isatty(9)' 'error({ code = "io", message = "m" })' 'x = = 1' 'q.error("value", "no good")' '"still here"'
 sed -i 's/^stack traceback:$/T/; /^\t/d' out
-expect "errors do not end it" "bad argument #1 to 'host.isatty': 0, 1 or 2 expected, got 9" m "stdin:1: unexpected symbol near '='" T 'no good' 'still here'
+expect "errors do not end it" "bad argument #1 to 'host.isatty': 0, 1 or 2 expected, got 9" m "stdin:1: unexpected symbol near '='" 'no good' 'still here'
+repl 'q.zeros{2}[5]' '= =' 'error "own"'
+sed -i 's/^stack traceback:$/T/; /^\t/d' out
+expect "a syntax error shows no earlier traceback" 'stdin:1: index: position 5 is outside [0, 2)' "stdin:1: unexpected symbol near '='" own T
 repl 'help("q.host.isatty")' 'help(q.host.isatty)' 'help("q.nothing")'
 expect "help" 'q.host.isatty(fd)' '    fd?: 0|1|2  1' '    returns boolean' 'q.host.isatty(fd)' '    fd?: 0|1|2  1' '    returns boolean' \
   'nothing is called q.nothing; help() lists the names'
