@@ -14,6 +14,14 @@ end
 
 local function log_sigmoid(x) return -(-x):softplus() end
 
+-- Refuses targets [t] i32 that are neither -1 nor a class, also in a program: a gather checks its index.
+local function check_targets(targets, classes)
+  local column = targets:unsqueeze(2)
+  local given = q.concat({ q.zeros(column:shape()), column:ne(-1) * 1 }, 2):argmax(2):unsqueeze(2)
+  local index = q.concat({ q.zeros(column:shape(), "i32"), column }, 2):gather(2, given)
+  q.zeros({ classes }, "u8"):gather(1, index:squeeze(2))
+end
+
 -- Cross-entropy of logits [t, vocab] with targets [t] i32, the mean over those that are not -1.
 --   smoothing  share of the target that all classes have in equal parts (Szegedy et al. 2016)
 --   z          weight of the square of log(sum(exp(logits))), which keeps logits small (PaLM, Chowdhery et al. 2022)
@@ -21,6 +29,7 @@ local function log_sigmoid(x) return -(-x):softplus() end
 function losses.cross_entropy(logits, targets, opt)
   opt = check(opt, { smoothing = 0, z = 0, sum = false }, "cross_entropy")
   local classes = logits:shape()[2]
+  check_targets(targets, classes)
   local trained = targets:ge(0)
   local log_z = logits:logsumexp(true)
   local picked = q.where(targets:unsqueeze(2):eq(q.arange(classes)), logits, 0):sum(-1, true)

@@ -70,6 +70,20 @@ for _, name in ipairs { "dora", "plain" } do
   if name == "plain" then
     model:save_adapter_gguf(at "plain.gguf")
     near("as GGUF", fresh():load_adapter(at "plain.gguf"):logits(ids), rows)
+    -- What it is for may be said. An entry that may change what it computes is refused.
+    local file, tensors, entries = q.gguf.open(at "plain.gguf"), {}, { { "adapter.lora.task_name", "string", "x" } }
+    for _, key in ipairs(file:keys()) do
+      local value, kind = file:get(key)
+      entries[#entries + 1] = { key, kind, value }
+    end
+    for _, tensor in ipairs(file:names()) do tensors[#tensors + 1] = { tensor, file:tensor(tensor) } end
+    q.gguf.save(at "named.gguf", tensors, entries)
+    near("with a task's name", fresh():load_adapter(at "named.gguf"):logits(ids), rows)
+    entries[1] = { "adapter.alora.invocation_tokens", "[u32]", { 3, 4 } }
+    q.gguf.save(at "activated.gguf", tensors, entries)
+    refused("adapter.alora.invocation_tokens, which may change", function()
+      fresh():read_adapter(at "activated.gguf")
+    end)
   else
     refused("GGUF has no DoRA", function() model:save_adapter_gguf(at "dora.gguf") end)
   end

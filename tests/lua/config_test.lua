@@ -84,6 +84,17 @@ assert(not q.random_model(with(of_gemma, "Gemma3ForCausalLM")).config.rope.scali
 of_gemma.rope_parameters = { rope_type = "linear", factor = 2 }
 refused("has neither full_attention nor sliding_attention", q.random_model, with(of_gemma, "Gemma3ForCausalLM"))
 
+-- gpt-oss without settings has transformers' YaRN, which a saved folder says.
+local function gpt_oss(changes)
+  changes.num_local_experts = 4
+  return q.random_model(with(changes, "GptOssForCausalLM"))
+end
+local yarn = gpt_oss { rope_scaling = q.json.null, rope_parameters = q.json.null }
+assert(yarn.config.rope.scaling.factor == 32 and yarn.config.rope.scaling.original_max_position_embeddings == 4096)
+yarn:save(at "gpt_oss")
+assert(q.json.decode(q.fs.read(at "gpt_oss/config.json")).rope_scaling.truncate == false)
+assert(not gpt_oss { rope_parameters = { rope_type = "default" } }.config.rope.scaling)
+
 -- The architecture is that of model_type.
 refused("whose model_type is llama, but model_type is granite", q.random_model,
   with({ model_type = "granite" }, "LlamaForCausalLM"))

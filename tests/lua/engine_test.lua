@@ -97,6 +97,36 @@ for name, draft in pairs { context = cases.model("qwen3", { layers = 1, context 
   engine:close()
 end
 
+-- a draft model whose pages are of another size, and a model that keeps recurrent states under such a draft
+local hybrid = require("hybrid_model").fresh { vocab_size = 320 }
+for _, pair in ipairs { { model, hybrid }, { hybrid, model } } do
+  local engine = pair[1]:engine { draft = pair[2], draft_always = true, pages = 40, max_batch = 4 }
+  local list, drafted = {}, 0
+  local options = cases.requests(model, 6, cases.random(5))
+  for i, opt in ipairs(options) do
+    opt.adapter, opt.repetition_penalty = nil, nil
+    list[i] = engine:submit(opt)
+  end
+  engine:finish()
+  for i, opt in ipairs(options) do
+    check(equal(list[i].output, cases.alone(pair[1], opt).output), "request %d differs with pages of other sizes", i)
+    drafted = drafted + list[i].drafted
+  end
+  check(drafted > 20, "a draft of other pages: %d guesses", drafted)
+  check(engine:stats().used == 0 and engine.drafter.runner.pool:stats().used == 0, "pages are left after drafting")
+  engine:close()
+end
+
+-- beside a draft model prompts may be cut into pieces of one token
+do
+  local engine = model:engine { draft = other, chunk = 1, pages = 40 }
+  local opt = { ids = { 1, 2, 3, 4, 5 }, max_tokens = 4, temperature = 0, stop_ids = {} }
+  local r = engine:submit(opt)
+  engine:finish()
+  check(equal(r.output, cases.alone(model, opt).output), "a prompt in pieces of one token differs")
+  engine:close()
+end
+
 -- an error of a draft model is told once
 do
   local engine = model:engine { draft = other, pages = 40 }

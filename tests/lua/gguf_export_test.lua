@@ -108,6 +108,56 @@ assert(ends_at { 2, 5, 7, 8, 9 }:find("also end at token 8, 9", 1, true))
 note, eot, eom = ends_at { 2 }
 assert(note == "" and not eot and not eom)
 
+-- Special tokens that llama.cpp knows by name end answers too, of files that list eos alone. <|end|> does not where it
+-- ends a channel. No note tells of them. What a file suppresses is never drawn, nor from a folder or a file of it.
+q.load("recipes/tiny"):save_gguf(at "tiny.gguf")
+local specials = { ["<|endoftext|>"] = 1, ["<|im_start|>"] = 2, ["<|im_end|>"] = 3 }
+local function tiny_with(names, eos, suppressed)
+  local tiny, ids = export.of_gguf(at "tiny.gguf"), {}
+  for i = #tiny.metadata, 1, -1 do
+    local key, value = tiny.metadata[i][1], tiny.metadata[i][3]
+    if key == "tokenizer.ggml.tokens" then
+      for place, token in ipairs(value) do
+        if specials[token] then value[place], ids[specials[token]] = names[specials[token]], place - 1 end
+      end
+    elseif key:find "_token_id" then
+      table.remove(tiny.metadata, i)
+    end
+  end
+  table.insert(tiny.metadata, { "tokenizer.ggml.eos_token_id", "u32", ids[eos] })
+  table.insert(tiny.metadata, suppressed and { "tokenizer.ggml.suppress_tokens", "[i32]", suppressed })
+  write(tiny, "f16")
+  return q.load(at "out.gguf"), ids
+end
+for ends, names in pairs {
+  ["1 3"] = { "<|endoftext|>", "<|user|>", "<|end|>" }, ["1 2"] = { "<|return|>", "<|call|>", "<|end|>" },
+  ["1 2 3"] = { "<|end_of_text|>", "<|eom_id|>", "<|eot_id|>" },
+} do
+  local model, ids = tiny_with(names, 1)
+  local set, list = request.stops(model), {}
+  for i, id in ipairs(ids) do
+    if set[id] then list[#list + 1] = i end
+  end
+  assert(table.concat(list, " ") == ends, ("%s: ends at %s"):format(table.concat(names, " "), table.concat(list, " ")))
+  q.fs.remove(at "named")
+  model:save(at "named")
+  local written = write(export.open(at "named"), "f16")
+  local file = q.gguf.open(at "out.gguf")
+  assert(table.concat(written.notes) == "" and not file:get "tokenizer.ggml.eom_token_id")
+end
+local function first(model)
+  local pieces, said = model:generate { prompt = "The", max_tokens = 1, temperature = 0, stop_ids = {} }
+  while pieces() do end
+  return said.output[1]
+end
+local best = first(q.load(at "tiny.gguf"))
+local muted = tiny_with({ "<|endoftext|>", "<|im_start|>", "<|im_end|>" }, 3, { best })
+local second = first(muted)
+q.fs.remove(at "muted")
+muted:save(at "muted")
+muted:save_gguf(at "muted.gguf")
+assert(second ~= best and first(q.load(at "muted")) == second and first(q.load(at "muted.gguf")) == second)
+
 -- A bf16 file has bf16 activations. Under f32 its matrices stay as they are, also for training and saving.
 write(export.open(at "llama"), "bf16")
 local half, kept = q.load(at "out.gguf"), q.load(at "out.gguf", { dtype = "f32" })

@@ -98,4 +98,8 @@ refused("rope scaling llama3 has no words in architecture qwen2", function()
       rope_scaling = { rope_type = "llama3", factor = 8, low_freq_factor = 1, high_freq_factor = 4 } })
     :save_gguf(at "x.gguf")
 end)
+-- OLMo 3 has the word of OLMo 2, and a window beside it.
+golden.shapes.olmo2 = { ["token_embd.weight"] = { 32, 32 } }
+refused("olmo2.attention.sliding_window = 3: it is an OLMo 3", q.load,
+  file("olmo2", { ["attention.sliding_window"] = { "u32", 3 } }))
 print "gguf keys: what llama.cpp makes of them"

@@ -256,6 +256,11 @@ refused('expected "map", "copy" or "stream"', function() q.load(at "qwen2.gguf",
 refused("gemma3 has no words for", function()
   q.random_model(gemma3_with("query_pre_attn_scalar", 99)):save_gguf(at "x.gguf")
 end)
+for _, name in ipairs { "Gemma", "Gemma2", "Gemma3" } do
+  local biased = q.random_model(with { architectures = { name .. "ForCausalLM" }, head_dim = 32, hidden_act = false,
+    attention_bias = true, query_pre_attn_scalar = name ~= "Gemma" and 32 })
+  refused("no words for biases of attention", biased.save_gguf, biased, at "x.gguf")
+end
 refused("blk.0.attn_norm.weight is missing", q.load, file_with(sizes))
 refused("there is no type q9", types.plan, "q9", "", {})
 refused("no matrix is called like nothing", export.write, at "x.gguf", export.open "recipes/tiny",

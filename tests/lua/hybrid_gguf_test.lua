@@ -178,6 +178,22 @@ do
   assert(distance(expected, last_logits.of(q.load(at "again.gguf"), tokens)) < 1e-5, "and a file of it")
 end
 
+-- llama.cpp turns pair i by section i % 3 as far as that goes, and a pair that no section has not at all.
+for _, case in ipairs {
+  { 16, 0.25 }, { 16, 0.5 }, { 16, 1 }, { 32, 1, { 8, 4, 4 }, "6 5 5" }, { 32, 1, { 6, 5, 5 }, "6 5 5" },
+  { 32, 0.25, { 2, 1, 1 }, "2 1 1" },
+} do
+  local model = fresh { head_dim = case[1], rope_parameters = {
+    rope_type = "default", rope_theta = 1e4, partial_rotary_factor = case[2],
+    mrope_section = case[3] and q.json.array(case[3]), mrope_interleaved = true,
+  } }
+  model:save_gguf(at "sections.gguf", { type = "f32" })
+  local s = q.gguf.open(at "sections.gguf"):get "qwen35.rope.dimension_sections"
+  local sections = table.concat(s, " ")
+  assert(not case[4] or sections == case[4] .. " 0", sections)
+  for i = 0, case[1] * case[2] / 2 - 1 do assert(i < 3 * s[i % 3 + 1], sections) end
+end
+
 -- What GGUF has no words for is refused, or said; blocks that draft tokens are left.
 refused("gguf: no words for attention_bias", function() fresh { attention_bias = true }:save_gguf(at "x.gguf") end)
 refused("gguf: no words for heads of 16 keys and 32 values", function()

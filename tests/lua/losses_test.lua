@@ -78,4 +78,18 @@ do  -- the nll of tokens, and its gradient under any weights, also recomputed
   ok, err = pcall(L.dpo, 1, 1, 1, 1, { betta = 1 })
   assert(not ok and err.message == "losses.dpo: there is no option betta")
 end
+do  -- a target that is no class is refused, also where a program is run again
+  local logits, at = q.randn { 3, 5 }, q.tensor({ 4, -1, 0 }, "i32")
+  local program, loss = q.capture(function() return L.cross_entropy(logits, at) end)
+  program:run()
+  assert(loss:item() == L.cross_entropy(logits, at):item())
+  for _, wrong in ipairs { 5, -2 } do
+    at:set { 4, -1, wrong }
+    for _, fn in ipairs { function() program:run() return loss:item() end,
+        function() return L.cross_entropy(logits, at):item() end } do
+      local ok, err = pcall(fn)
+      assert(not ok and err.message:find("index " .. wrong .. " ", 1, true) and err.message:find "outside %[0, 5%)")
+    end
+  end
+end
 print "ok"

@@ -292,6 +292,25 @@ model = random():lora { rank = 2 }
 for _, layer in ipairs(model.linears) do
   assert((layer.lora ~= nil) == (layer.name:find "self_attn" ~= nil), layer.name .. ": adapters are of attention")
 end
+-- PEFT leaves fused experts alone whose name is in the list for the shared expert's sake. It takes targets and patterns
+-- that match nothing.
+local shared = {
+  architectures = q.json.array { "Qwen2MoeForCausalLM" }, model_type = "qwen2_moe", head_dim = q.json.null,
+  shared_expert_intermediate_size = 32,
+}
+model = random(shared):lora { rank = 2, targets = { "q_proj", "shared_expert.gate_proj" } }
+for _, parameter in ipairs(model.adapter.parameters) do parameter.tensor:set(q.randn(parameter.tensor:shape())) end
+model:save_adapter(at "listed")
+local settings = q.json.decode(q.fs.read(at "listed/adapter_config.json"))
+settings.target_modules, settings.rank_pattern = q.json.array { "gate_proj", "q_proj", "c_attn" }, { nowhere = 5 }
+q.fs.write(at "listed/adapter_config.json", q.json.encode(settings))
+local loaded = random(shared):load_adapter(at "listed")
+assert(distance(model:logits(tokens), loaded:logits(tokens)) == 0, "targets that PEFT passed over")
+loaded:save_adapter(at "again")
+loaded = random(shared):load_adapter(at "again")
+assert(distance(model:logits(tokens), loaded:logits(tokens)) == 0, "saved again")
+assert(loaded:read_adapter(at "listed").taken == #model.adapter.parameters)
+
 refused("dora of model.layers.0.mlp.experts.up_proj, which is of 6 experts", random().lora, random(),
   { rank = 2, targets = { "up_proj" }, dora = true })
 

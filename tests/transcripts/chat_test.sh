@@ -68,7 +68,7 @@ done
   { echo "FAILED /load: $(cat "$work/loaded.jsonl")"; failures=$((failures + 1)); }
 
 printf 'hello\n%s\n' "$(printf 'red bells %.0s' $(seq 40))" > "$work/input"
-expect "what does not fit the context" 0 'a prompt of [0-9]+ tokens leaves no room in a context of 40' "${chat[@]}" --context 40 < "$work/input"
+expect "what does not fit the context" 0 'a prompt of [0-9]+ tokens leaves no room in a context of 40: give a shorter prompt, or a longer --context' "${chat[@]}" --context 40 < "$work/input"
 expect "what fits the model's own" 0 'prompt [0-9]+ tokens.*prompt [0-9]{2,} tokens' "${chat[@]}" < "$work/input"
 expect "a context below 0" 2 '--context' "${chat[@]}" --context -1
 

@@ -111,6 +111,7 @@ expect "typical-p" 2 'typical-p 0: has to be at least 0.01' "${run[@]}" --typica
 expect "a penalty" 2 'presence-penalty much: not a number' "${run[@]}" --presence-penalty much
 expect "a window" 2 'penalty-window 1.5: not a whole number' "${run[@]}" --penalty-window 1.5
 expect "alternatives of nothing" 2 '--prompt-logprobs goes with --logprobs N' "${run[@]}" --prompt-logprobs
+expect "no head that drafts" 1 'no head that drafts tokens in its folder: train one \(recipes/mtp.lua, or --mtp\)' "${generate[@]}" --draft mtp
 
 # ---- generate and chat: what ends or binds the text
 second=$(awk '{print $2}' <<< "$text")
@@ -136,6 +137,7 @@ sed -i 's/"max_position_embeddings": 1024/"max_position_embeddings": 48/' "$work
 full=("$QENG" recipes/generate.lua --model "$work/short" --threads 1 --temperature 0 --prompt "Tom went" --speed --max-tokens 60 --logit-bias "<|im_end|>=-1000,<|endoftext|>=-1000")
 expect "full: the end" 0 'prompt 5 tokens.* answer 43 tokens' "${full[@]}"
 expect "full: an error" 1 'the context of 48 tokens is full' "${full[@]}" --when-full error
+expect "full: of the prompt" 1 'leaves no room in a context of 48: give a shorter prompt$' "${full[@]:0:6}" --prompt "$(printf 'red bells %.0s' $(seq 40))"
 expect "full: goes on" 0 'prompt 5 tokens.* answer 60 tokens' "${full[@]}" --when-full shift --keep 5
 expect "full: what is that" 2 'when-full wait: one of stop, error, shift' "${full[@]}" --when-full wait
 expect "nothing is shifted" 2 '--keep says what a shift does not forget: give --when-full shift' "${full[@]}" --keep 5

@@ -154,7 +154,10 @@ function export.of_model(model)
   end
   local path = model.gguf and model.gguf.path
   local name = model.dir or path
-  local from = { tokenizer = model.tokenizer, dir = model.dir, stop_ids = model.stop_ids, drafts = head ~= nil }
+  local from = {
+    tokenizer = model.tokenizer, dir = model.dir, stop_ids = model.stop_ids, suppressed = model.suppressed,
+    drafts = head ~= nil,
+  }
   local source = source_of(model.arch, model.config, name and basename(name) or "model", from, parameters)
   source.files, source.notes[#source.notes + 1] = { path }, note
   if model.rotations then

@@ -7,6 +7,7 @@ local hadamard = require "qeng.gguf.hadamard"
 local names = require "qeng.gguf.names"
 local q = require "qeng.core"
 local range = require "qeng.model.range"
+local stops = require "qeng.gguf.stops"
 local stream = require "qeng.model.stream"
 
 local gguf = {}
@@ -28,17 +29,6 @@ local function activation_dtype(file, arch)
     if matrix and info.dtype ~= "bf16" then return "f32" end
   end
   return "bf16"
-end
-
--- The ids that end an answer, by the file's own entries. One of qeng's entries has those that llama.cpp has no key for
--- (gguf/export.lua).
-local function stop_ids(file)
-  local ids = {}
-  local function take(id) if type(id) == "number" then ids[#ids + 1] = id end end
-  for _, key in ipairs { "eos", "eot", "eom" } do take(file:get("tokenizer.ggml." .. key .. "_token_id")) end
-  local others = file:get "qeng.stop_token_ids"
-  for _, id in ipairs(type(others) == "table" and others or {}) do take(id) end
-  return ids
 end
 
 -- Whether an open file has experts that are joined when they are read (engine/formats/experts.h).
@@ -176,9 +166,10 @@ function gguf.open(path, opt, own)
       end
     end
     model.gguf = { path = path, architecture = arch.gguf.architecture }
-    model.stop_ids = stop_ids(file)
     local ok, tokenizer = pcall(q.tokenizer, path)
     if ok then model.tokenizer = tokenizer else model.tokenizer_error = tokenizer end
+    model.stop_ids = stops.of_file(file, model.tokenizer)
+    model.suppressed = stops.suppressed(file)
     if not model.draft_source then file:close() end
   end
   return {

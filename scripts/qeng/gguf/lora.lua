@@ -26,18 +26,23 @@ local function as_stored(model, layer)
   return list
 end
 
-function lora.save(model, path)
-  local adapter = model.adapter
-  if not adapter then q.error("value", "save_adapter_gguf: this model has no adapter") end
-  local a = names.architecture(model.arch)
+-- Refuses an adapter that such a file cannot hold.
+function lora.check(model)
   if model.extra then
     q.error("unsupported", "save_adapter_gguf: GGUF's adapters have no embedding; merge the adapter and write the "
       .. "model (recipes/quantize.lua)")
   end
-  if adapter.dora then
+  if model.adapter.dora then
     q.error("unsupported", "save_adapter_gguf: GGUF has no DoRA; merge the adapter and write the model "
       .. "(recipes/quantize.lua)")
   end
+end
+
+function lora.save(model, path)
+  local adapter = model.adapter
+  if not adapter then q.error("value", "save_adapter_gguf: this model has no adapter") end
+  local a = names.architecture(model.arch)
+  lora.check(model)
   -- llama.cpp divides one alpha by each layer's rank. The rest of a layer's scale goes into its b.
   local alpha = adapter.rslora and adapter.alpha * math.sqrt(adapter.rank) or adapter.alpha
   local specs, parts = {}, {}
@@ -97,6 +102,12 @@ local function of_file(model, layer, file, path)
   return a, q.no_grad(apart.join, unpack(rows)), 2 * #stored
 end
 
+-- What is known of an adapter. The last two say what it is for, not what it computes.
+local entries = {
+  ["adapter.type"] = true, ["adapter.lora.alpha"] = true, ["adapter.lora.task_name"] = true,
+  ["adapter.lora.prompt_prefix"] = true,
+}
+
 -- The adapter of a GGUF file for single requests, in the form of peft.read, and its alpha.
 function lora.read(model, path)
   local file = q.gguf.open(path)
@@ -110,6 +121,14 @@ function lora.read(model, path)
   end
   local alpha = file:get "adapter.lora.alpha"
   if type(alpha) ~= "number" then q.error("format", path .. ": has no number adapter.lora.alpha") end
+  for _, key in ipairs(file:keys()) do
+    if key:find "^adapter%." and not entries[key] then
+      local alora = key:find "^adapter%.alora%." and ": an activated LoRA (aLoRA) begins at its invocation tokens, and "
+        .. "here an adapter is for all tokens; use a plain LoRA of the same task" or ""
+      q.error("unsupported", ("%s: has the entry %s, which may change what the adapter computes, so it is refused%s")
+        :format(path, key, alora))
+    end
+  end
   local adapter, count = { dir = path, layers = {} }, 0
   for _, layer in ipairs(model.linears) do
     local inner, outer, tensors = of_file(model, layer, file, path)

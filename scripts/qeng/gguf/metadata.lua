@@ -1,6 +1,7 @@
 -- The entries of a GGUF file that is written: a model's settings in the words of its architecture, its tokenizer, and
 -- where answers end.
 
+local gguf_stops = require "qeng.gguf.stops"
 local names = require "qeng.gguf.names"
 local q = require "qeng.core"
 local request = require "qeng.infer.request"
@@ -30,7 +31,8 @@ local function add_rope(add, arch, c)
   if kind == "yarn" then
     add(a .. ".rope.scaling.original_context_length", "u32", scaling.original_max_position_embeddings or c.max_position)
     local own_betas = (scaling.beta_fast or 32) ~= 32 or (scaling.beta_slow or 1) ~= 1
-    if own_betas or scaling.truncate == false and not arch.gguf.untruncated or scaling.mscale then
+    local other_ends = (scaling.truncate ~= false) == (arch.gguf.untruncated or false)
+    if own_betas or other_ends or scaling.mscale then
       q.error("unsupported", "gguf: YaRN with beta_fast, beta_slow, truncate or mscale of its own is not written")
     end
     if scaling.attention_factor then
@@ -43,8 +45,11 @@ end
 -- The others go to an entry that only qeng reads. Returns a note about those, or nil. stops: a set of all.
 local function add_stops(add, tokenizer, stops)
   local space, eot = "tokenizer.ggml.", nil
-  for _, name in ipairs { "<|im_end|>", "<|eot_id|>", "<end_of_turn>" } do eot = eot or tokenizer:id(name) end
-  local by_name, others = request.stops { tokenizer = tokenizer }, {}
+  local by_name, others = request.stops { tokenizer = tokenizer, stop_ids = gguf_stops.named(tokenizer) }, {}
+  for _, name in ipairs { "<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>" } do
+    local id = tokenizer:id(name)
+    eot = eot or by_name[id or -1] and id
+  end
   for id in pairs(stops) do
     if not by_name[id] then others[#others + 1] = id end
   end
@@ -98,9 +103,9 @@ local function add_window(add, arch, c)
 end
 
 -- The metadata of a model with settings c, the architecture's GGUF word, and a list of notes. from: {tokenizer =,
--- dir =, stop_ids =} of the model, as request.stops takes them; drafts: there is a head that drafts tokens. The model
--- file's gguf.write(add, c) adds further entries of the architecture, with keys that lack its word. It may return a
--- note.
+-- dir =, stop_ids =, suppressed =} of the model, as request.stops and request.suppressed take them; drafts: there is a
+-- head that drafts tokens. The model file's gguf.write(add, c) adds further entries of the architecture, with keys that
+-- lack its word. It may return a note.
 local function metadata(arch, c, name, from)
   local a = names.architecture(arch)
   local list = {}
@@ -132,6 +137,8 @@ local function metadata(arch, c, name, from)
   end
   if c.rope then add_rope(add, arch, c) end
   notes[#notes + 1] = add_tokenizer(add, from.tokenizer, c.vocab, request.stops(from))
+  local suppressed = request.suppressed(from)
+  if #suppressed > 0 then add("tokenizer.ggml.suppress_tokens", "[i32]", suppressed) end
   return list, a, notes
 end
 

@@ -56,8 +56,8 @@ end
 --   context       the most tokens of a sequence (the model's positions)
 --   remember      equal beginnings are computed once (true)
 --   blank         all pages are zeros in memory (false): for who times steps over what was not computed
---   draft         a model that guesses ahead, whose cache has as many pages; or "mtp", the model's own head
---                 (model/mtp.lua)
+--   draft         a model that guesses ahead, whose cache has as many pages, or if its pages are of another size, holds
+--                 about as many tokens; or "mtp", the model's own head (model/mtp.lua)
 --   draft_vocab   "mtp": only the first so many tokens are guessed, or those of a list of ids (all)
 --   draft_always  guess also where it does not pay (infer/pays.lua)
 function engine.new(model, opt)
@@ -84,8 +84,7 @@ function engine.new(model, opt)
     local _, exact = sequences.exact(model, shape)
     pages = math.floor((opt.memory - exact) / paged.page_bytes(model, kv, page_tokens))
   end
-  local counted = paged.keeps_states(model) and math.min(self.max_batch, 16) or self.max_batch
-  pages = pages or counted * math.ceil(math.min(self.context, 4096) / page_tokens)
+  pages = pages or paged.usual_pages(model, self.max_batch, self.context, page_tokens)
   if pages < 1 then
     q.error("value", ("engine: %d bytes of memory hold no page of %d tokens"):format(opt.memory or 0, page_tokens))
   end
@@ -112,8 +111,9 @@ function Engine:submit(opt)
   local r = request.new(self, opt)
   local most = math.min(#r.tokens + r.max_tokens, self.context)
   if #r.tokens + math.min(r.max_tokens, 1) > self.context then
-    q.error("value", ("engine: a prompt of %d tokens leaves no room in a context of %d: a shorter prompt, or a longer "
-      .. "--context"):format(#r.tokens, self.context))
+    local more = self.context < self.model.config.max_position and ", or a longer --context" or ""
+    q.error("value", ("engine: a prompt of %d tokens leaves no room in a context of %d: give a shorter prompt%s")
+      :format(#r.tokens, self.context, more))
   end
   local needed, there = steps.pages_of(self, most), self.runner.pool:stats().pages
   if needed > there then

@@ -116,6 +116,13 @@ end
 -- Pages of a sequence of so many tokens, if nothing else is asked for.
 function paged.pages(model, tokens) return math.ceil(tokens / paged.page_tokens(model, tokens)) end
 
+-- Pages of a cache, if nothing else is asked for: what so many sequences of up to 4096 tokens need, or if the model
+-- keeps recurrent states, up to 16 of them.
+function paged.usual_pages(model, most, context, page_tokens)
+  if paged.keeps_states(model) then most = math.min(most, 16) end
+  return most * math.ceil(math.min(context, 4096) / page_tokens)
+end
+
 -- Bytes that a page of tokens takes in the sequence states of all layers.
 function paged.page_bytes(model, kv, page_tokens)
   return sequences.bytes(model, page_tokens, { kv = kv, page_tokens = page_tokens })

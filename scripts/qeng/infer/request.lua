@@ -58,6 +58,19 @@ for name in ([[
 ]]):gmatch "%S+" do known[name] = true end
 for _, name in ipairs(sampling) do known[name] = true end
 
+-- The list of ids, or the one id, that the first of these files says under `key`; else an empty list.
+local function ids_in(dir, files, key)
+  for _, name in ipairs(dir and files or {}) do
+    local path = dir .. "/" .. name
+    local ids, list = q.fs.kind(path) == "file" and config.values(path)[key], {}
+    for _, id in ipairs(type(ids) == "table" and ids or { ids }) do
+      if type(id) == "number" and id >= 0 then list[#list + 1] = id end
+    end
+    if type(ids) == "number" or type(ids) == "table" then return list end
+  end
+  return {}
+end
+
 -- The ids that end an answer: the file's own, eos of the tokenizer and of generation_config.json (else of config.json),
 -- and those that end a turn.
 function request.stops(model)
@@ -71,32 +84,21 @@ function request.stops(model)
       if id then stops[id] = true end
     end
   end
-  for _, name in ipairs(model.dir and { "generation_config.json", "config.json" } or {}) do
-    local path = model.dir .. "/" .. name
-    local ids = q.fs.kind(path) == "file" and config.values(path).eos_token_id
-    if type(ids) == "number" then ids = { ids } end
-    if type(ids) == "table" then
-      for _, id in ipairs(ids) do
-        if type(id) == "number" and id >= 0 then stops[id] = true end
-      end
-      break
-    end
+  for _, id in ipairs(ids_in(model.dir, { "generation_config.json", "config.json" }, "eos_token_id")) do
+    stops[id] = true
   end
   return stops
+end
+
+-- The ids that are never drawn: suppress_tokens of a GGUF file, or of generation_config.json.
+function request.suppressed(model)
+  return model.suppressed or ids_in(model.dir, { "generation_config.json" }, "suppress_tokens")
 end
 
 function request.tokenizer(model)
   if model.tokenizer then return model.tokenizer end
   if model.tokenizer_error then error(model.tokenizer_error, 0) end
   q.error("value", "generate: this model has no tokenizer: give ids, and take tokens")
-end
-
--- A copy of messages or tools for chat.normalize, which changes what it gets.
-local function copied(value)
-  if type(value) ~= "table" then return value end
-  local copy = setmetatable({}, getmetatable(value))
-  for key, item in pairs(value) do copy[key] = copied(item) end
-  return copy
 end
 
 -- Checks that the model has each of `ids`. source: "ids", "prompt" or "messages", for errors.
@@ -123,7 +125,7 @@ function request.ids(model, opt)
   if opt.messages then
     if opt.system then check_type(opt, "system", "string", "text") end
     check_type(opt, "tools", "table", "a list of tools")
-    local record = chat.normalize { messages = copied(opt.messages), tools = copied(opt.tools) }
+    local record = chat.normalize { messages = chat.copy(opt.messages), tools = chat.copy(opt.tools) }
     local template = chat.template(tokenizer, opt.template, opt.system, nil, nil, opt.template_args)
     return checked(model, template:prompt(record), "messages")
   end
@@ -220,6 +222,15 @@ end
 function request.sampler(model, opt)
   local settings = {}
   for _, name in ipairs(sampling) do settings[name] = opt[name] end
+  local suppressed, given = request.suppressed(model), settings.logit_bias or {}
+  if #suppressed > 0 and type(given) == "table" then
+    local biases = {}
+    for token, bias in pairs(given) do biases[tonumber(token) or token] = bias end
+    for _, id in ipairs(suppressed) do
+      if id < model.config.vocab then biases[id] = -1e9 end  -- a sampler takes no infinite bias
+    end
+    settings.logit_bias = biases
+  end
   if (settings.dry_multiplier or 0) == 0 then
     settings.dry_sequence_breakers = nil
   elseif model.tokenizer then

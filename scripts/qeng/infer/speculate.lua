@@ -73,6 +73,14 @@ function speculate.drafter(model, draft, shape)
   local own = {}
   for key, value in pairs(shape) do own[key] = value end
   own.kv = draft.dtype
+  local page_tokens = paged.page_tokens(draft, shape.context)
+  if page_tokens ~= paged.page_tokens(model, shape.context) then  -- for as many tokens, in pages of its own
+    own.page_tokens = page_tokens
+    own.pages = math.ceil(shape.pages * shape.page_tokens / page_tokens) + shape.sequences
+    if paged.keeps_states(draft) then
+      own.pages = math.min(own.pages, paged.usual_pages(draft, shape.sequences, shape.context, page_tokens))
+    end
+  end
   return setmetatable({
     runner = paged.new(draft, own), vocab = math.min(model.config.vocab, draft.config.vocab),
     context = draft.config.max_position,

@@ -97,7 +97,8 @@ function mtp.attach(model, opt)
   opt = opt or {}
   local from = opt.from or mtp.has_own(model) and "folder" or "layer"
   if from == "folder" and not mtp.has_own(model) then
-    q.error("value", "mtp: the model has no head that drafts tokens in its folder: take from = \"layer\"")
+    q.error("value", "mtp: the model has no head that drafts tokens in its folder: train one (recipes/mtp.lua, or "
+      .. "--mtp), in Lua attach_mtp { from = \"layer\" }")
   end
   if model.stream and from == "layer" then
     q.error("unsupported", "mtp: the weights are streamed: load the model with weights = \"copy\"")

@@ -156,13 +156,44 @@ local function read_config(dir)
   return c
 end
 
--- Whether the config lists the layer. nil if a pattern or a key that excludes layers says it: then the file decides.
-local function listed(c, name)
+-- Whether the config lists the layer. nil if a pattern or a key that excludes layers says it, or if the layer is of
+-- experts, whose fused weights PEFT may have left alone: then the file decides.
+local function listed(c, layer)
   if type(c.target_modules) == "string" or given(c.exclude_modules) or given(c.layers_to_transform) then return nil end
   for _, target in ipairs(c.target_modules) do
-    if lora.matches(name, target) then return true end
+    if lora.matches(layer.name, target) then return not layer.experts or nil end
   end
   return false
+end
+
+-- The targets of the layers that were found: the config's, if each is of some, and they are of no others; else the
+-- names of the layers. PEFT takes targets that match nothing.
+local function targets_of(model, c, names)
+  local targets, found, used = c.target_modules, {}, {}
+  if type(targets) == "string" then return names end
+  for _, name in ipairs(names) do found[name] = true end
+  for _, layer in ipairs(model.linears) do
+    local matched = nil
+    for _, target in ipairs(targets) do
+      if lora.matches(layer.name, target) then matched, used[target] = true, true end
+    end
+    if matched ~= found[layer.name] then return names end
+  end
+  for _, target in ipairs(targets) do
+    if not used[target] then return names end
+  end
+  return targets
+end
+
+-- The patterns that match one of these layers. PEFT takes others, too.
+local function patterns_of(patterns, names)
+  local list = {}
+  for _, entry in ipairs(patterns) do
+    local used = false
+    for _, name in ipairs(names) do used = used or lora.matches(name, entry[1]) end
+    if used then list[#list + 1] = entry end
+  end
+  return list
 end
 
 -- Calls visit(layer, rank, alpha, tensor(part, shape)) for each layer that the adapter of folder `dir` has. Returns its
@@ -171,7 +202,7 @@ local function each_layer(model, dir, visit)
   local c, file, count = read_config(dir), q.weights.open(dir .. "/adapter_model.safetensors"), 0
   for _, layer in ipairs(model.linears) do
     local base = prefix .. layer.name
-    local wanted, first = listed(c, layer.name), file:info(base .. ".lora_A.weight")
+    local wanted, first = listed(c, layer), file:info(base .. ".lora_A.weight")
     if wanted or wanted == nil and first then
       local rank = lora.of_pattern(c.ranks, layer.name, c.r)
       visit(layer, rank, lora.of_pattern(c.alphas, layer.name, c.lora_alpha), function(part, shape, dtype)
@@ -238,10 +269,10 @@ function peft.load(model, dir)
     end
     names[#names + 1] = layer.name
   end)
-  local named = type(c.target_modules) == "table" and listed(c, "") ~= nil
   model:lora {
-    rank = c.r, alpha = c.lora_alpha, rslora = c.use_rslora == true, dropout = c.lora_dropout,
-    dora = c.use_dora == true, targets = named and c.target_modules or names, ranks = c.ranks, alphas = c.alphas,
+    rank = c.r, alpha = c.lora_alpha, rslora = c.use_rslora == true, dropout = tonumber(c.lora_dropout) or 0,
+    dora = c.use_dora == true, targets = targets_of(model, c, names), ranks = patterns_of(c.ranks, names),
+    alphas = patterns_of(c.alphas, names),
   }
   for layer, parts in pairs(layers) do
     for part, tensor in pairs(parts) do layer.lora[part]:copy(tensor) end

@@ -63,6 +63,7 @@ local function write_companions(model, folder)
   elseif model.gguf and model.tokenizer then
     if not model.tokenizer_dir then model.tokenizer:save(folder) end
     local stops = { eos_token_id = q.json.array(model.stop_ids) }
+    if #model.suppressed > 0 then stops.suppress_tokens = q.json.array(model.suppressed) end
     q.fs.write(folder .. "/generation_config.json", q.json.encode(stops, { pretty = true }) .. "\n")
   end
 end

@@ -47,6 +47,7 @@ Gemma.gguf = {
   read = function(_, values) values.hidden_act, values.hidden_activation = nil, "gelu_pytorch_tanh" end,
   write = function(_, c)
     if not c.tied then q.error("unsupported", "gguf: gemma has no words for a head that is not the embedding") end
+    if c.bias then q.error("unsupported", "gguf: gemma has no words for biases of attention") end
   end,
 }
 

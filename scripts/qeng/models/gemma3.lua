@@ -81,6 +81,7 @@ function gguf.write(add, c)
   local function must(what, ok) if not ok then q.error("unsupported", "gguf: gemma3 has no words for " .. what) end end
   must("query_pre_attn_scalar = " .. c.query_pre_attn_scalar,
     c.query_pre_attn_scalar == gemma.query_scalar(largest, c.layers, c.hidden, c.heads, c.head_dim))
+  must("biases of attention", not c.bias)
   must("scaled rope frequencies of the local layers", not c.rope_local.scaling)
   for _, near in ipairs(c.local_layers) do
     if near then must("layers of local frequencies without a window", c.window > 0) end

@@ -8,7 +8,17 @@ local q = require "qeng.core"
 
 local GptOss = { hf = "GptOssForCausalLM", model_type = "gpt_oss", lora = { "q_proj", "k_proj", "v_proj", "o_proj" } }
 
+-- transformers' rotation where a file says none.
+local yarn = {
+  rope_type = "yarn", factor = 32, beta_fast = 32, beta_slow = 1, truncate = false,
+  original_max_position_embeddings = 4096,
+}
+
 function GptOss.config(file)
+  local newer = file.values.rope_parameters
+  if (newer == nil or newer == q.json.null) and not file:rope_entries "rope_scaling" then
+    file.values.rope_scaling = yarn
+  end
   local c = file:decoder(150000, { kv_heads = 8, max_position = 131072, eps = 1e-5 })
   c.bias = file:get("attention_bias", true)
   c.local_layers = file:local_layers(c.layers, 2)
@@ -96,7 +106,11 @@ GptOss.gguf = {
     values.intermediate_size = r:size "expert_feed_forward_length"
     values.num_local_experts, values.attention_bias = r.experts, r:has "blk.0.attn_q.bias"
     values.sliding_window = r.window
-    if values.rope_scaling then values.rope_scaling.truncate = false end
+    if values.rope_scaling then
+      values.rope_scaling.truncate = false
+    else
+      values.rope_parameters = { rope_type = "default", rope_theta = values.rope_theta }
+    end
   end,
   write = function(add, c)
     local function must(what, ok)

@@ -19,10 +19,17 @@ function Olmo2.build(model, source, c)
 end
 
 Olmo2.gguf = {
-  architecture = "olmo2",
+  architecture = "olmo2", window = "attention.sliding_window",
   names = {
     ["post_attention_layernorm"] = "post_attention_norm", ["post_feedforward_layernorm"] = "post_ffw_norm",
   },
+  read = function(r, values)
+    if r.window > 0 then
+      q.error("unsupported", ("%s: olmo2.attention.sliding_window = %g: it is an OLMo 3, whose layers with a window "
+        .. "are not supported; expected an OLMo 2"):format(r.path, r.window))
+    end
+    values.sliding_window = nil
+  end,
   write = function(_, c)
     if c.tied then q.error("unsupported", "gguf: olmo2 has no words for a head that is the embedding") end
     if c.bias then q.error("unsupported", "gguf: olmo2 has no words for biases of attention") end

@@ -301,9 +301,21 @@ function gguf.write_delta(add, c)
   end
 end
 
+-- Whether llama.cpp turns each of `pairs` by a position of text. It turns pair i by section i % 3, as far as that goes;
+-- what no section has gets position 0.
+local function covers(sections, pairs_)
+  local s = { tonumber(sections[1]) or 0, tonumber(sections[2]) or 0, tonumber(sections[3]) or 0 }
+  local period = s[1] + s[2] + s[3]
+  for i = 0, math.min(pairs_, period) - 1 do
+    if i >= 3 * s[i % 3 + 1] then return false end
+  end
+  return period > 0
+end
+
 -- How positions of images are laid out says nothing of text, but llama.cpp wants it.
 function gguf.write(add, c)
-  local s = c.mrope or c.head_dim >= 32 and { 11, 11, 10 } or { c.rotary / 2, 0, 0 }
+  local n, s = c.rotary / 2, c.mrope or c.head_dim >= 32 and { 11, 11, 10 } or {}
+  if not covers(s, n) then s = { math.floor((n + 2) / 3), math.floor((n + 1) / 3), math.floor(n / 3) } end
   add("rope.dimension_sections", "[i32]", { s[1], s[2] or 0, s[3] or 0, 0 })
   return gguf.write_delta(add, c)
 end
