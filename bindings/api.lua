@@ -102,7 +102,8 @@ local Tensor = {}
 ---The methods of tensors, to which a recipe may add its own.
 q.Tensor = Tensor
 
----A tensor of the numbers in a nested table.
+---A tensor of the numbers in a nested table. One that a dtype of integers does not hold (256 or 0.5 in u8) is
+---Error("value"), here and where values are set.
 ---@param values number|table
 ---@param dtype? dtype  f32
 ---@return Tensor
@@ -161,7 +162,8 @@ function Tensor:reshape(shape) end
 ---@param count integer
 ---@return Tensor
 function Tensor:rows(first, count) end
----A new tensor of another dtype (differentiable). Decodes a block format, of f32, bf16 or f16.
+---A new tensor of another dtype (differentiable). Decodes a block format, of f32, bf16 or f16. To integers fractions
+---are cut off, and what is out of their range is Error("value").
 ---@param dtype dtype
 ---@return Tensor
 function Tensor:to(dtype) end
@@ -196,7 +198,8 @@ function Tensor:requires_grad(on, gradient) end
 ---@return Tensor?
 function Tensor:grad() end
 ---Backpropagates from this scalar, or from the sum of several: gradients are added to every tensor that requires them;
----the tape is emptied.
+---the tape is emptied. Where a gradient needs values that set, fill, copy, view or a step of AdamW have overwritten
+---since: Error("state").
 ---@param ... Tensor?  further losses of the same tape
 function Tensor:backward(...) end
 ---@param label? string  sets or asks the name that traces and errors show
@@ -432,7 +435,7 @@ function Tensor:triu(k) end
 ---@param from number  or, alone, where it ends
 ---@param to? number
 ---@param step? number
----@param dtype? dtype  i32 by default
+---@param dtype? dtype  by default i32, or f32 where from or step is a fraction
 ---@return Tensor
 function q.arange(from, to, step, dtype) end
 
@@ -1267,6 +1270,11 @@ function q.ndp.frame_writer(path, opt) end
 ---@return string[] names  of those that are text: csv, json, jsonl, text, tsv
 ---@return string[] endings  of files' names, also of others: parquet
 function q.ndp.formats() end
+---Writes a file of data as text, whole or not at all: what is packed (.gz, .zst, .bz2, .xz) is unpacked, and of Parquet
+---each record becomes a line of JSON.
+---@param from string
+---@param to string
+function q.ndp.unpack(from, to) end
 
 ---Starts converting text data to a dataset, in threads of its own. q.convert adds what users expect around it.
 ---@param opt ConversionOptions
@@ -1596,7 +1604,7 @@ function PartialFile:complete() end
 function PartialFile:sync() end
 ---The same, and lets another go on with it.
 function PartialFile:close() end
----Moves the whole file to a path on the same file system; an error if blocks are missing.
+---Moves the whole file to a path on the same file system; an error if blocks are missing, or something is there.
 function PartialFile:finish(path) end
 ---Where the bytes are, as long as the whole file from the start.
 ---@return string
@@ -1622,7 +1630,7 @@ q.peers = {}
 ---@class PeerFrame
 ---@field type string  "hello", "load", "ready", "open", "close", "step", "result", "error", "done", "unload",
 ---  "adapter", "state", "probe", "list", "files", "manifest", "blocks", "block", "have", "lacking", "push", "pull",
----  "stop" or "packets"
+---  "stop", "packets" or "wait"
 ---@field request? integer
 ---@field position? integer
 ---@field epoch? integer
@@ -2514,7 +2522,7 @@ function q.use_device(opt) end
 
 ---Loads opt.model, opens opt.data, trains by opt.mode, saves under opt.out.
 ---opt is the set of options "finetune", as in recipes/lora_qwen.lua, whose --help tells the defaults. A list may be
----text with commas.
+---text with commas. Other names are refused.
 ---@param opt FinetuneOptions
 ---@param hooks? {prepare?: function, on_step?: function, weights?: table|function, title?: string}
 ---  prepare(model, file), on_step(row, model)
@@ -2560,7 +2568,8 @@ function q.hub.files(name, kind, patterns, opt) end
 ---@field runtime? Runtime  where the model lies; by default the runtime in use
 
 ---A model from a Hugging Face folder (config.json, safetensors, tokenizer) or a GGUF file.
----Its architecture is one of scripts/qeng/models, or that of model_file.
+---Its architecture is one of scripts/qeng/models, or that of model_file. Options of other names are refused, unless
+---q.options parsed them.
 ---@param dir string  folder, .gguf file, or a name on the hub, org/name[@revision]
 ---@param opt? LoadOptions
 ---@return Model
@@ -3212,8 +3221,9 @@ function Optimizer:restore(file, names, steps) end
 ---The objects of a small file, JSONL or a JSON array, all in memory. An error names the file and the record.
 ---@param path string
 ---@param fields? string[]  of each object, texts that have to be there
+---@param opt? table  of q.json.decode
 ---@return table[]
-function q.records(path, fields) end
+function q.records(path, fields, opt) end
 
 ---@class Packed
 ---@field tokens Tensor  [t] i32, as the next three; Model:loss and Model:logprobs take the whole
@@ -3246,7 +3256,8 @@ local Preferences = {}
 ---@return Packed mixed  each prompt with the chosen answer to the next one
 function Preferences:take(step, count) end
 ---A file of {prompt, chosen, rejected}, JSONL or a JSON array. prompt: a text or messages; chosen and rejected: a text,
----a message, or a conversation that begins with the prompt.
+---a message, messages from the assistant's on, or a conversation that begins with the prompt. Other fields (system,
+---tools, ...) mean what they mean in all records.
 ---@param path string
 ---@param tokenizer Tokenizer
 ---@param opt? {template?: string, system?: string, max_tokens?: integer, seed?: integer}
@@ -3423,7 +3434,7 @@ function q.rewards.code(record, text) end
 function q.rewards.of(name) end
 
 q.losses = {}
----Mean cross-entropy over targets that are not -1.
+---Mean cross-entropy over targets that are not -1. One that is no class is Error("value").
 ---@param logits Tensor  [t, vocab]
 ---@param targets Tensor  [t] i32
 ---@param opt? {smoothing?: number, z?: number, sum?: boolean}  z: the weight of log(sum(exp))^2
@@ -3526,6 +3537,7 @@ function q.optim.define(name, defaults, rule) end
 ---@class RunOptions: TrainingOptions
 ---@field optimizer Optimizer
 ---@field overwrite? boolean
+---@field leaves? string[]  what the page writes into the folder
 ---@field bits? Inertia|Phases
 ---@field settings? table
 ---@field title? string
@@ -3549,6 +3561,7 @@ function q.run(opt) end
 ---@field keep? integer
 ---@field resume? boolean
 ---@field overwrite? boolean
+---@field leaves? string[]  what the recipe writes into the folder
 
 ---The steps of a recipe that makes its batches itself: folder, checkpoints, metrics.jsonl, progress and Ctrl-C.
 ---What a step computes may depend on its number, parameters and optimizer only. recipes/grpo.lua is such a recipe.

@@ -4,7 +4,9 @@
 #include "bindings/register.h"
 #include "bindings/state.h"
 #include "engine/convert/convert.h"
+#include "engine/convert/open_input.h"
 #include "engine/convert/worker.h"
+#include "engine/formats/atomic_file.h"
 #include "engine/formats/input_source.h"
 
 QENG_LUA_CLASS(const qeng::Tokenizer, "Tokenizer")
@@ -103,6 +105,15 @@ int formats(Call& call) {
   return call.push(names, endings);
 }
 
+int unpack(Call& call) {
+  const auto from = open_input(call.arg<std::string>(1));
+  AtomicFile to(call.arg<std::string>(2));
+  std::vector<char> buffer(1 << 16);
+  while (const size_t bytes = from->read(buffer.data(), buffer.size())) to.write(buffer.data(), bytes);
+  to.commit();
+  return 0;
+}
+
 int convert(Call& call) {
   const Options opt(call, 1,
                     {"inputs",  "output",       "tokenizer",    "format",      "documents", "chatml",  "system",
@@ -190,7 +201,7 @@ int abandon(Call& call) { return call.self<Conversion>()->abandon(), 0; }
 
 void register_convert(lua_State* L) {
   using lua::fn;
-  lua::functions(L, "ndp", {{"convert", fn<convert>}, {"formats", fn<formats>}});
+  lua::functions(L, "ndp", {{"convert", fn<convert>}, {"formats", fn<formats>}, {"unpack", fn<unpack>}});
   lua::methods<Conversion>(L, {{"wait", fn<wait>}, {"stop", fn<stop>}, {"abandon", fn<abandon>}});
 }
 

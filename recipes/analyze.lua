@@ -28,7 +28,7 @@ local max_row
 if opt.model ~= "" then
   opt.model = q.fs.kind(opt.model) and opt.model or q.hub.model(opt.model)
   opt.tokenizer = q.tokenizer(opt.model)
-  max_row = q.json.decode(q.fs.read(opt.model .. "/config.json")).max_position_embeddings
+  max_row = q.load(opt.model, { weights = "map" }).config.max_position
 end
 if not opt.tokenizer and not analyze.is_packets(opt.file) then
   q.error("usage", "--model is needed to convert " .. opt.file .. ": its tokenizer makes the tokens")
@@ -43,6 +43,13 @@ if opt.model ~= "" then
   chosen.command = ("qeng recipes/lora_qwen.lua --model %s --data %s --mode %s%s --row-tokens %d --rows %d "
     .. "--accumulate %d"):format(opt.model, opt.file, chosen.mode, rank, chosen.row_tokens, chosen.rows,
     chosen.accumulate)
+  for _, name in ipairs { "dtype", "template", "template_args", "special", "documents" } do
+    local value = opt.__given[name] and opt[name]:gsub("'", "'\\''")
+    if value then
+      value = value:find "[^%w_]" and "'" .. value .. "'" or value
+      chosen.command = ("%s --%s %s"):format(chosen.command, name:gsub("_", "-"), value)
+    end
+  end
 end
 
 for _, section in ipairs(analyze_report.sections(file, found, chosen, q.host.columns())) do

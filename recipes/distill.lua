@@ -34,7 +34,7 @@ local data = q.packets(opt.data, { tokenizer = model.tokenizer, cache_dir = opt.
 local adamw = q.adamw(model:trainable(), { lr = q.cosine(opt.lr, opt.steps, { warmup = math.floor(opt.steps / 20) }) })
 local run = q.run { model = model, data = data, optimizer = adamw, out = opt.out, row_tokens = opt.row_tokens,
   eval_share = opt.eval_share, eval_every = 50, save_every = opt.save_every, seed = opt.seed, resume = opt.resume,
-  overwrite = opt.overwrite, settings = opt, title = "Distillation" }
+  overwrite = opt.overwrite, leaves = { "adapter" }, settings = opt, title = "Distillation" }
 
 local function loss_of(batch)
   local logits = model:packed_logits(batch):slice(2, 0, classes)

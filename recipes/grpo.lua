@@ -31,7 +31,8 @@ local reward, records = q.rewards.of(opt.reward), q.records(opt.data, { "prompt"
 local adamw = q.adamw(model:trainable(), { lr = opt.lr })
 
 local run = q.loop { out = opt.out, steps = opt.steps, optimizer = adamw, parameters = model:trainable(), model = model,
-  settings = opt, seed = opt.seed, save_every = opt.save_every, resume = opt.resume, overwrite = opt.overwrite }
+  settings = opt, seed = opt.seed, save_every = opt.save_every, leaves = { "adapter", "samples.jsonl" },
+  resume = opt.resume, overwrite = opt.overwrite }
 local samples = metrics.open(opt.out .. "/samples.jsonl", run.done)
 for step in run:steps() do
   q.scope(function()

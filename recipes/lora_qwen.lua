@@ -13,19 +13,24 @@ local opt = q.options {
 if opt.merge and opt.weights == "stream" then
   q.error("usage", "--merge needs the whole model in memory: merge without --weights stream")
 end
+if opt.merge and opt.mode == "full" then
+  q.error("usage", "--merge folds an adapter in, and --mode full trains none: leave it out, OUT/model is whole")
+end
 q.use_device(opt)
 
-if opt.model == "" and opt.data == "" then return demo.run(opt) end
-if opt.model == "" or opt.data == "" then
+local model
+if opt.model == "" and opt.data == "" then
+  model = demo.run(opt)
+elseif opt.model == "" or opt.data == "" then
   q.error("usage", "--model and --data go together; without both, the built-in demo runs")
+else
+  model = q.finetune(opt, { title = "Fine-tuning " .. opt.model .. " on " .. opt.data })
 end
-
-local model = q.finetune(opt, { title = "Fine-tuning " .. opt.model .. " on " .. opt.data })
 
 local trained = opt.mode == "full" and "model/" or opt.gguf and "adapter/ (PEFT), adapter.gguf" or "adapter/ (PEFT)"
 if opt.mtp > 0 then trained = trained .. " with its head that drafts tokens" end
 print(("%s: %s, metrics.jsonl, report.html"):format(opt.out, trained))
-if opt.merge and opt.mode == "lora" then
+if opt.merge then
   model:merge():save(opt.out .. "/merged")
   print(opt.out .. "/merged: the model with the adapter merged in")
 end

@@ -9,7 +9,7 @@ local held_out = require "qeng.train.held_out"
 
 local opt = q.options {
   "Trains the head of a model that drafts tokens; without --model and --data, on the built-in demo.",
-  { "model", "", "Hugging Face folder, or its name on the hub", kind = "input" },
+  { "model", "", "Hugging Face folder, or its name on the hub; not --out/model", kind = "input" },
   { "data", "", "JSONL, a JSON array, plain text or a .qubgpu file", kind = "input" },
   "run",
   { "from", "auto", "auto: the model's own head if it has one, else a copy of its last layer",
@@ -30,11 +30,15 @@ local opt = q.options {
 q.use_device(opt)
 if opt.model == "" and opt.data == "" then demo.inputs(opt) end
 
+local leaves = { "model" }
+local place = (opt.strip or opt.steps > 0) and q.run_folder(opt.out, { own = true, leaves = leaves,
+  reads = { opt.model }, resume = opt.resume, overwrite = opt.overwrite })
 local model = q.load(opt.model, { dtype = opt.dtype })
 if opt.strip then
   model:strip_mtp()
+  place:clear()
   model:save(opt.out .. "/model")
-  return print(opt.out .. "/model: the model without a head that drafts tokens")
+  return print(opt.out .. "/model: the model, saved without tensors of a head that drafts tokens")
 end
 model:attach_mtp { from = opt.from ~= "auto" and opt.from or nil, input = opt.input, writable = true, seed = opt.seed }
 model:train_mtp { alone = true, depth = opt.depth }
@@ -61,7 +65,7 @@ if opt.steps == 0 then return end
 local adamw = q.adamw(model:trainable(), { lr = q.cosine(opt.lr, opt.steps, { warmup = math.floor(opt.steps / 20) }) })
 local run = q.run { model = model, data = data, optimizer = adamw, out = opt.out, row_tokens = opt.row_tokens,
   eval_share = opt.eval_share, eval_every = 100, save_every = opt.save_every, seed = opt.seed, resume = opt.resume,
-  overwrite = opt.overwrite, settings = opt, title = "A head that drafts tokens" }
+  overwrite = opt.overwrite, leaves = leaves, settings = opt, title = "A head that drafts tokens" }
 for _, batch in run:steps(opt.steps) do
   local loss, _, _, further = model:loss(batch)
   loss:backward(unpack(further))

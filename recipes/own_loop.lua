@@ -23,7 +23,7 @@ local data = q.packets(opt.data, { tokenizer = model.tokenizer, cache_dir = opt.
 local adamw = q.adamw(model:trainable(), { lr = q.cosine(opt.lr, opt.steps, { warmup = 10 }) })
 local run = q.run { model = model, data = data, optimizer = adamw, out = opt.out, row_tokens = 512, eval_share = 0.02,
   eval_every = 100, save_every = opt.save_every, seed = opt.seed, resume = opt.resume, overwrite = opt.overwrite,
-  settings = opt, title = "A loop of your own" }
+  leaves = { "adapter" }, settings = opt, title = "A loop of your own" }
 
 for _, batch in run:steps(opt.steps) do
   local loss = model:loss(batch)

@@ -58,7 +58,8 @@ local pass, loss = q.capture(function()  -- recorded once, replayed in each step
   return found
 end)
 local run = q.loop { out = opt.out, steps = opt.steps, optimizer = optimizer, parameters = parameters, settings = opt,
-  seed = opt.seed, save_every = opt.save_every, resume = opt.resume, overwrite = opt.overwrite }
+  seed = opt.seed, save_every = opt.save_every, leaves = { "model.safetensors" }, resume = opt.resume,
+  overwrite = opt.overwrite }
 for step in run:steps() do
   local ids, wanted = {}, {}
   for _, place in ipairs(q.uniform({ opt.rows }, { seed = opt.seed, subsequence = 1001 + step }):table()) do

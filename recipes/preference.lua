@@ -11,18 +11,22 @@ local opt = q.options {
   { "loss", "dpo", "what is optimized", choices = { "dpo", "orpo", "kto" } },
   { "beta", 0.1, "how strongly the model is held to its reference; orpo: the weight of the odds", min = 0 },
   { "smoothing", 0, "dpo: the share of pairs thought to be the wrong way round", min = 0, max = 0.5, number = true },
-  { "pairs", 4, "pairs of a step", min = 1 },
+  { "pairs", 4, "pairs of a step; kto: 2 at least", min = 1 },
   { "steps", 0, "optimizer steps, 0: one pass over the pairs", min = 0 },
   { "max_tokens", 1024, "longer conversations are left out", min = 2 },
   { "rank", 16, "LoRA rank", min = 1 },
   { "lr", 5e-5, "peak learning rate", min = 0 },
   "run", "device",
 }
+if opt.smoothing > 0 and opt.loss ~= "dpo" then q.error("usage", "--smoothing goes with --loss dpo: leave it out") end
 q.use_device(opt)
 local model = q.load(opt.model, { dtype = opt.dtype, model_file = opt.model_file })
 model:lora { rank = opt.rank, seed = opt.seed }
 local set = q.preferences(opt.data, model.tokenizer, { max_tokens = opt.max_tokens, seed = opt.seed })
 if set.left_out > 0 then print(("%d pairs exceed --max-tokens and are left out"):format(set.left_out)) end
+if opt.loss == "kto" and math.min(opt.pairs, #set) < 2 then
+  q.error("usage", "--loss kto measures its KL on answers to other prompts of a step: it takes --pairs 2 or more")
+end
 local steps = opt.steps > 0 and opt.steps or math.ceil(#set / opt.pairs)
 local optimizer = q.adamw(model:trainable(), { lr = q.cosine(opt.lr, steps, { warmup = math.floor(steps / 20) }) })
 
@@ -51,7 +55,8 @@ function losses.kto(answers, mixed)
 end
 
 local run = q.loop { out = opt.out, steps = steps, optimizer = optimizer, parameters = model:trainable(), model = model,
-  settings = opt, seed = opt.seed, save_every = opt.save_every, resume = opt.resume, overwrite = opt.overwrite }
+  settings = opt, seed = opt.seed, save_every = opt.save_every, leaves = { "adapter" }, resume = opt.resume,
+  overwrite = opt.overwrite }
 for step in run:steps() do
   q.scope(function()
     local loss, margin = losses[opt.loss](set:take(step, opt.pairs))

@@ -34,7 +34,10 @@ require "qeng.console.tables"
 require "qeng.console.timing"
 
 q.options = options.parse
-q.load = models.load
+function q.load(path, opt)
+  if opt and not opt.peers then options.refuse_others("load", opt, models.load_options) end
+  return models.load(path, opt)
+end
 q.random_model = models.random
 q.micro_batch = models.micro_batch
 q.train = require "qeng.train"

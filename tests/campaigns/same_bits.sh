@@ -58,7 +58,7 @@ both recipes/lora_qwen.lua --seed 3 --threads 2 --steps 12 --rank 16 --optim ada
 compare "LoRA, the demo" "${adapter[@]}"
 both "${small[@]}" --eval-every 10 --clip 0.5 --warmup 5 --eager
 compare "LoRA, eager, accumulated, with dropout" "${adapter[@]}"
-both "${small[@]}" --mode full --decay 0.1 --drop 0.1 --recompute
+both "${small[@]}" --mode full --dropout 0 --decay 0.1 --drop 0.1 --recompute
 compare "full" model/model.safetensors
 both "${small[@]}" --weights stream --host-budget 1.5G
 compare "streamed" "${adapter[@]}"

@@ -4,6 +4,7 @@ package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local chat = require "qeng.chat"
 local conversion = require "conversion"
 local q = require "qeng"
+local scratch = require "scratch"
 
 local dir, tokenizer, random, text = conversion.folder, conversion.tokenizer, conversion.random, conversion.text
 local words, folder = conversion.words, conversion.changed
@@ -109,6 +110,37 @@ spoken = spans(thinking, { { role = "user", content = "a" }, { role = "assistant
   { role = "user", content = "d" }, { role = "assistant", content = "e" } })
 assert(spoken == "|b<|im_end|>|c<|im_end|>|<think>\n\n</think>\n\ne<|im_end|>", spoken)
 
+-- Calls and tools that a template leaves out are refused, each by its place.
+do
+  local fn = { name = "see", arguments = { at = "Oslo" } }
+  local function spans_of(source, calls, tools, content)
+    local given = folder("untold", function(value, vocabulary)
+      if not vocabulary then value.chat_template = source end
+    end)
+    return spans(given, { { role = "user", content = "see it" },
+      { role = "assistant", content = content, tool_calls = calls }, { role = "tool", content = "seen" } },
+      { tools = tools })
+  end
+  local call, tool = { type = "function", ["function"] = fn }, { type = "function", ["function"] = { name = "see" } }
+  local plain = "{% for m in messages %}<|im_start|>{{ m.role + ':' + m.content }}<|im_end|>\n{% endfor %}"
+  local function with(what) return (plain:gsub("}}<", "}}" .. what:gsub("%%", "%%%%") .. "<", 1)) end
+  local first = with "{% if m.tool_calls %}{{ m.tool_calls[0] | tojson }}{% endif %}"
+  local all = with "{% for c in m.tool_calls or [] %}{{ c.function.name + c.function.arguments.at }}{% endfor %}"
+  for _, content in ipairs { "", false } do
+    content = content or nil
+    scratch.refused("messages[2].tool_calls[1]: the chat template leaves it out", spans_of, plain, { call }, nil,
+      content)
+    scratch.refused("messages[2].tool_calls[2]: the chat template leaves it out", spans_of, first, { call, call }, nil,
+      content)
+    assert(spans_of(all, { call, call }, nil, content):find "seeOsloseeOslo<|im_end|>")
+  end
+  scratch.refused("tools[1]: the chat template leaves it out", spans_of, all, { call }, { tool }, "")
+  assert(spans_of(all .. "{{ tools | tojson }}", { call }, { tool }, ""):find "seeOslo")
+  -- told by what it does, also where a mark in a name changes what the template does
+  assert(spans_of(all:gsub("c.function.name", "('looks' if c.function.name == 'see' else '')"), { call }, nil, "")
+    :find "looksOslo")
+end
+
 -- ---------------------------------------------------------------- texts: what begins and ends them, special tokens
 local with_bos = folder("bos", function(value, vocabulary)
   if vocabulary then
@@ -150,6 +182,17 @@ assert(join(tokens) == ("%d %s %d"):format(bos, join(with_bos:encode "<s>hello<|
   "special tokens were parsed")
 assert(q.conversion_summary(counts):find "special tokens in texts taken as text" and
   q.ndp.open(dir .. "/one.qubgpu"):meta().special == "text")
+-- A dataset is not taken for one that was made otherwise.
+text_tokens(with_bos, { text = "hello" })
+local function opened(opt) return q.packets(dir .. "/one.qubgpu", opt) end
+opened { tokenizer = with_bos, template = "auto", template_args = "", special = "parse" }
+opened { template = "model", template_args = "{}" }
+scratch.refused("made with template model, and not chatml: leave --template out", opened, { template = "chatml" })
+scratch.refused("made with special parse, and not text", opened, { special = "text" })
+scratch.refused('made with template-args none, and not {"role":1}', opened, { template_args = '{"role": 1}' })
+text_tokens(with_bos, { text = "hello" }, { template_args = '{"role": 1}' })
+opened { template_args = { role = 1 } }
+scratch.refused('with template-args {"role":1}, and not {"role":2}', opened, { template_args = { role = 2 } })
 assert(text_tokens(tokenizer, { text = "hello" })[1] ~= bos, "a bos that the tokenizer does not add")
 -- The end of a document is not the end of a turn.
 local llama = folder("llama", function(value, vocabulary)

@@ -55,6 +55,16 @@ local more = train("plain", { patience = 6, resume = true })
 assert(more.steps == plain.best_step + 30 and more.best_step == plain.best_step,
   ("%d, best %d"):format(more.steps, more.best_step or -1))
 
+-- A best/ of a step that a kill has undone is not taken for that of an earlier one.
+assert(train("undone", { best = true, steps = 10 }).best_step <= 10)
+assert(q.json.decode(q.fs.read(at "undone/best/step.json")).step <= 10)
+q.fs.write(at "undone/best/step.json", '{"step": 12}')
+local undone = train("undone", { best = true, steps = 20, lr = 1e-2, resume = true })
+assert(undone.best_step > 10 and q.json.decode(q.fs.read(at "undone/best/step.json")).step == undone.best_step)
+-- What is held out is the same in a resumed run.
+write("e.jsonl", 8, function(i) return { prompt = "who? " .. i, completion = "somebody" } end)
+refused("has held-out data 8 records, digest", train, "undone", { best = true, steps = 30, resume = true })
+
 -- The best weights of a whole model, without ending early.
 local whole = train("whole", { mode = "full", best = true, steps = 30, lr = 2e-3 })
 local kept, best = q.safetensors.open(at "whole/model"), q.safetensors.open(at "whole/best")

@@ -31,4 +31,36 @@ refused("finetune: lr is fast: not a number", q.finetune, { model = "recipes/tin
 refused("finetune: mode is all: one of lora, full", q.finetune, { model = "recipes/tiny", data = "x", mode = "all" })
 refused("--targets takes those of this model, q_proj", q.finetune,
   { model = "recipes/tiny", data = scratch.at "data.jsonl", out = scratch.at "none", targets = "q" })
+
+-- ---- names that nothing has, and options that would do nothing
+local function wrong(text, more)
+  local opt = { model = "recipes/tiny", data = scratch.at "data.jsonl", out = scratch.at "nothing" }
+  for name, value in pairs(more) do opt[name] = value end
+  refused(text, q.finetune, opt)
+end
+wrong("finetune: no option step; did you mean steps", { step = 3 })
+wrong("--rank is of adapters, and --mode full", { mode = "full", rank = 8 })
+wrong("--dropout is of adapters, and --mode full", { mode = "full", dropout = 0.1 })
+wrong("--mtp-depth is of the head that --mtp trains", { mtp_depth = 2 })
+wrong("--eval-every 0 makes one at the end", { patience = 2, eval_every = 0 })
+wrong("cannot have --dora", { gguf = true, dora = true })
+wrong("cannot have an embedding", { gguf = true, add_tokens = { "<x>" } })
+assert(not q.fs.kind(scratch.at "nothing"))
+refused("load: no option dtyp; did you mean dtype", q.load, "recipes/tiny", { dtyp = "f32" })
+refused("packets: no option tempalte; did you mean template", q.packets, scratch.at "data.jsonl",
+  { tempalte = "chatml" })
+refused("lora: no option rnk; did you mean rank", function() q.load("recipes/tiny"):lora { rnk = 4 } end)
+
+-- ---- an adapter keeps its dropout where none is given
+q.load("recipes/tiny"):lora({ rank = 2, dropout = 0.3 }):save_adapter(scratch.at "dropped")
+for _, given in ipairs { false, 0 } do
+  model = q.finetune { model = "recipes/tiny", data = scratch.at "data.jsonl", out = scratch.at "on", steps = 1,
+    row_tokens = 64, adapter = scratch.at "dropped", dropout = given or nil }
+  local wanted = given or 0.3
+  assert(math.abs(model.adapter.dropout - wanted) < 1e-6 and model.linears[1].lora.dropout == model.adapter.dropout)
+end
+-- and what a GGUF file cannot hold is refused before the training
+q.load("recipes/tiny"):lora({ rank = 2, dora = true }):save_adapter(scratch.at "dora")
+wrong("GGUF has no DoRA", { adapter = scratch.at "dora", gguf = true })
+assert(not q.fs.kind(scratch.at "nothing/metrics.jsonl"))
 print "finetune: ok"

@@ -3,6 +3,7 @@ local chat = require "qeng.chat"
 local jinja = require "qeng.jinja"
 local q = require "qeng"
 local request = require "qeng.infer.request"
+local samples = require "qeng.train.samples"
 
 local golden = q.json.decode(q.fs.read((arg[0]:match("^(.*)/tests/") or ".") .. "/tests/golden/templates.json"))
 local compiled, count = {}, 0
@@ -141,6 +142,10 @@ local with_own = chat.template(q.tokenizer(dir), "model", nil, nil, nil, { level
 local told = tokenizer:decode(with_own:prompt(chat.normalize { messages = hello,
   chat_template_kwargs = { level = 2 } }))
 assert(told == "[user:hello]>no2", told)
+local sample = samples.of_line(q.json.encode { messages = { hello[1], { role = "assistant", content = "yes" } },
+  chat_template_kwargs = { level = 3 } }, "a line")
+told = samples.request({ tokenizer = q.tokenizer(dir) }, sample, { template_args = { enable_thinking = false } }).ids
+assert(tokenizer:decode(told) == "[user:hello]>no3", "a prompt of a file is asked without what its record gives")
 for args, expected in pairs { ['{"thinkign": true}'] = "does not mention 'thinkign'", ["{"] = "expected a JSON object",
     ["[1]"] = "expected a JSON object", ['{"messages": []}'] = "given by the conversation" } do
   local _, why = q.try(prompt, thinks, { messages = hello, template_args = args })

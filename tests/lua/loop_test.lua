@@ -14,7 +14,8 @@ local function train(name, opt, stop, factor)
   local parameters = { { name = "w", tensor = w } }
   local adamw = q.adamw(parameters, { lr = q.constant(0.1) })
   local run = q.loop { out = scratch.at(name), steps = opt.steps or 6, optimizer = adamw, parameters = parameters,
-    settings = { width = opt.width or 3, lr = 0.1 }, save_every = 2, resume = opt.resume, overwrite = opt.overwrite }
+    settings = { width = opt.width or 3, lr = 0.1, data = opt.data }, save_every = 2, resume = opt.resume,
+    overwrite = opt.overwrite }
   for step in run:steps() do
     q.scope(function()
       local moved = q.dropout(w * q.randn({ 3 }, { seed = step }), 0.25)
@@ -38,6 +39,14 @@ scratch.refused("beyond the 1 steps asked for", train, "stopped", { resume = tru
 assert(train("stopped", { resume = true }) == whole, "a resumed loop has other bits")
 local lines = select(2, q.fs.read(scratch.at "stopped/metrics.jsonl"):gsub("\n", ""))
 assert(lines == 6, lines .. " lines of metrics")
+
+local data = scratch.at "data.jsonl"
+q.fs.write(data, "{}")
+assert(not pcall(train, "other", { data = data }, 3))
+q.fs.write(data, "[]")
+scratch.refused("has content of data ", train, "other", { resume = true, data = data })
+q.fs.write(scratch.at "moved.jsonl", "{}")
+assert(train("other", { resume = true, data = scratch.at "moved.jsonl" }) == whole, "the same data by another name")
 
 local said, fine = scratch.said(pcall, train, "bad", {}, nil, function() return 0 / 0 end)
 assert(not fine and said:find "step 5: loss or gradient is not finite", said)

@@ -59,10 +59,13 @@ refused("no set of options is called fruits", q.options, { "Counts.", "fruits" }
 refused('entry 16: expected { "name", default, "help" }', q.options, { { 16, "LoRA rank" } }, {})
 
 -- ---- a set that a script gives, and what is written of it
-opt = options.complete("count", "test fruit", { apples = 4, colour = "red" })
+opt = options.complete("count", "test fruit", { apples = 4, colour = "red" }, { "colour" })
 assert(opt.apples == 4 and opt.ripe == false and opt.colour == "red" and opt.__given.apples and not opt.__given.ripe)
 refused("count: apples is 1.5: not a whole number", options.complete, "count", "test fruit", { apples = 1.5 })
 refused("count: ripe is 1: not true or false", options.complete, "count", "test fruit", { ripe = 1 })
+refused("count: no option riped; did you mean ripe?", options.complete, "count", "test fruit", { riped = true })
+assert(options.complete("count", "test fruit", setmetatable({ more = 1 }, { __index = { __given = {} } })).more == 1,
+  "what was parsed may hold more")
 local written = options.settings { names = { "a", "b" }, ranks = { q = 8, k = 4 }, none = {}, share = 0.5,
   ripe = false, f = print }
 assert(q.json.encode(written) == q.json.encode { names = "a,b", ranks = "k=4,q=8", none = "", share = 0.5,

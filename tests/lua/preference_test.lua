@@ -27,6 +27,26 @@ do  -- texts, messages and whole conversations are the same documents
     end
   end
   assert(model.tokenizer:decode { unpack(first.chosen.tokens, first.chosen.first) }:find "In Oslo." )
+  local function texts(record)  -- of chosen: all of it, and what is trained
+    local document, trained = documents(q.json.encode(record)).chosen, {}
+    for i, id in ipairs(document.tokens) do if document.mask[i] == 1 then trained[#trained + 1] = id end end
+    return model.tokenizer:decode(document.tokens), model.tokenizer:decode(trained)
+  end
+  local whole, trained = texts { prompt = { user }, chosen = { good, user, bad }, rejected = { bad, user, good } }
+  assert(whole:find "user\nWhere%?.*In Oslo.*Where%?.*No idea", whole)
+  assert(trained == "In Oslo.<|im_end|>No idea.<|im_end|>", trained)
+  trained = select(2, texts { prompt = { user, good, user }, chosen = { bad }, rejected = { good } })
+  assert(trained == "No idea.<|im_end|>", trained)
+  local asked = { role = "human", content = { { type = "text", text = "Where?" } } }
+  whole = texts { system = "Be brief.", prompt = { asked }, chosen = { from = "gpt", value = "In Oslo." },
+    rejected = "No idea." }
+  assert(whole:find "system\nBe brief.*user\nWhere%?.*assistant\nIn Oslo", whole)
+  scratch.refused("record 1: chosen: images is given", texts, { images = { "a.png" }, prompt = "a", chosen = "b",
+    rejected = "c" })
+  scratch.refused("record 1: chosen: tools[1]: the chat template leaves it out", texts, { tools = { { name = "see" } },
+    prompt = "a", chosen = "b", rejected = "c" })
+  scratch.refused("chosen begins neither with the prompt", texts, { prompt = { bad, user }, chosen = { user, good },
+    rejected = { user, bad } })
   scratch.refused("record 1: prompt is no text", documents, pair_text(7, "a", "b"))
   scratch.refused("record 2: rejected is no text", documents,
     pair_text("a", "b", "c") .. '{"prompt":"a","chosen":"b"}\n')

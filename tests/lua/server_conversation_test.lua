@@ -116,7 +116,8 @@ quiet.model = "tiny"
 post("/v1/chat/completions", quiet)
 post("/v1/messages", { model = "tiny", messages = hello, max_tokens = 4, thinking = { type = "disabled" } })
 quiet.reasoning_effort = "low"
-equal(post("/v1/chat/completions", quiet, 400).error.message:match "mention '(.-)'", "reasoning_effort", "what it cannot do")
+equal(post("/v1/chat/completions", quiet, 400).error.message:match "mention '(.-)'", "reasoning_effort",
+  "what it cannot do")
 
 -- Usage is of all prompts, offsets are of characters, and a count needs no room.
 local usage = post("/v1/completions", { prompt = { { 1, 2 }, { 3 } }, n = 2, max_tokens = 1, ignore_eos = true }).usage

@@ -82,10 +82,11 @@ assert(records.is_json(scratch.at "a.jsonl") and records.is_json(scratch.at "b.j
 local odd = 'e\204\129 "x", <|im_end|>\n\nuser\n'
 q.fs.write(scratch.at "c.csv", 'prompt,completion\n"' .. odd:gsub('"', '""') .. '",yes\n')
 q.fs.write(scratch.at "d.txt", "<|im_start|>one\n\ntwo <|endoftext|>\n")
-assert(not records.is_json(scratch.at "c.csv") and not records.is_json(scratch.at "d.txt"))
-local _, path = scratch.said(imported, { scratch.at "c.csv", scratch.at "d.txt" }, scratch.at "imported")
+q.fs.write(scratch.at "e.txt", "[Verse 1]\n")
+for _, name in ipairs { "c.csv", "d.txt", "e.txt" } do assert(not records.is_json(scratch.at(name)), name) end
+local _, paths = scratch.said(imported, { scratch.at "c.csv", scratch.at "d.txt" }, scratch.at "imported")
 local read = {}
-for line in records.each { path } do read[#read + 1] = q.json.decode(line) end
+for line in records.each(paths) do read[#read + 1] = q.json.decode(line) end
 check(#read, 3, "records imported")
 check(read[1].messages[1].content, odd, "a question imported")
 check(read[1].messages[2].role .. read[1].messages[2].content, "assistantyes", "an answer imported")

@@ -56,6 +56,10 @@ expect "two files" 0 'two.qubgpu: 600 records' convert a.jsonl b.jsonl two.qubgp
 expect "a pattern" 0 '600 records' convert '[ab].jsonl' pattern.qubgpu "${T[@]}"
 expect "a folder" 0 'data: 2 files are read; left out, no data by their names: README.md' convert data folder.qubgpu "${T[@]}"
 expect "a folder" 0 '400 records' convert data/ folder.qubgpu "${T[@]}"
+mkdir splits && cp a.jsonl splits/train.jsonl && cp b.jsonl splits/test.jsonl && mkdir -p below/data && cp a.jsonl below/data
+expect "a folder of splits" 0 'splits: by their names its files are of the splits train, test, and all are read: test.jsonl, train.jsonl;' \
+  convert splits folder.qubgpu "${T[@]}"
+keeps "a folder whose data are below" 'without data files .*; is it below/data that is meant\?' convert below none.qubgpu "${T[@]}"
 expect "files, --input and --output" 0 '437 records, .* 563 duplicates' convert b.jsonl data --input a.jsonl --output all.qubgpu "${T[@]}" --dedupe
 keeps "a pattern of nothing" 'data none/\*.jsonl: no such file' convert 'none/*.jsonl' none.qubgpu "${T[@]}"
 mkdir empty && keeps "a folder of nothing" 'empty: a folder without data files' convert empty none.qubgpu "${T[@]}"
@@ -133,6 +137,21 @@ cp -r stopped kept
 expect "other data" 1 'resume: the run in stopped has data' "${train[@]}" --data data --out stopped --steps 1000000 --resume
 cmp -s stopped/options.json kept/options.json && cmp -s stopped/data.qubgpu kept/data.qubgpu || fail "a run that was refused left its options or data"
 [ "$(cat stopped/.lock)" != "" ] || fail "nobody held the folder"
+
+# ---- loops of a recipe: what it wrote itself is moved away, too; what it reads is not written over
+loop=(own_loop --model model --data a.jsonl --threads 1 --steps 2 --out loop)
+expect "a loop" 0 'adapter' "${loop[@]}"
+before=$(state loop/adapter)
+expect "a loop again" 0 'loop: .*adapter.* of an earlier run: moved to loop/earlier-1' "${loop[@]}" --seed 5
+[ "$(state loop/earlier-1/adapter)" = "$before" ] || fail "the adapter of an earlier loop is not kept"
+head=(mtp --data a.jsonl --threads 1 --steps 1 --prompts 1 --row-tokens 64 --out heads)
+expect "a head" 0 'heads/model' "${head[@]}" --model model
+for more in "" --strip --overwrite --resume; do
+  keeps "a head over its model $more" 'heads/model is read, and is of an earlier run' "${head[@]}" --model heads/model $more
+done
+touch heads/model/mine
+expect "without the head" 0 'heads: .*model of an earlier run: moved to heads/earlier-1' "${head[@]}" --model model --strip
+[ -e heads/earlier-1/model/mine ] || fail "what was in the folder of the model is gone"
 
 # ---- one-bit training and the comparison: the same folder rules
 bits=(--data a.jsonl --hidden 32 --layers 1 --heads 1 --ffn 32 --row-tokens 64 --rows 1 --steps 3 --eval-share 0 --tokenizer model)

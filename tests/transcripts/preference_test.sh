@@ -50,8 +50,14 @@ train --loss dpo --out "$work/again" || fail "dpo again"
 cmp "$work/dpo/adapter/adapter_model.safetensors" "$work/again/adapter/adapter_model.safetensors" || fail "other bits"
 train --loss dpo --out "$work/short" --max-tokens 3 && fail "pairs that are too long are taken"
 grep -q "no pair of at most 3 tokens" "$work/log" || fail "of pairs that are too long: $(cat "$work/log")"
+train --loss kto --pairs 1 --out "$work/short" && fail "KTO takes pairs alone"
+grep -q "takes --pairs 2 or more" "$work/log" || fail "of pairs alone: $(cat "$work/log")"
+train --loss orpo --smoothing 0.1 --out "$work/short" && fail "ORPO takes a smoothing"
+grep -q -- "--smoothing goes with --loss dpo" "$work/log" || fail "of a smoothing: $(cat "$work/log")"
 train --loss dpo --out "$work/dpo" --rank 4 || fail "a folder of a run that ended: $(cat "$work/log")"
-[ -d "$work/dpo/earlier-1/checkpoints" ] || fail "what an earlier run left is not moved away"
+for name in checkpoints adapter; do
+  [ -d "$work/dpo/earlier-1/$name" ] || fail "$name of an earlier run is not moved away"
+done
 
 # Stopped after some steps, it goes on to the same bits.
 stopped "$work/stop" train --loss dpo --out "$work/stop" && fail "a stopped run ends well"

@@ -124,7 +124,7 @@ resumes 'has rslora false, this one true' --rslora
 resumes 'has dropout 0.1, this one 0.2' --dropout 0.2
 resumes 'has targets q_proj,.*,down_proj, this one q_proj,v_proj' --targets q_proj,v_proj
 resumes 'has rank 16, this one 8' --rank 8
-resumes 'has mode lora, this one full' --mode full
+resumes 'has mode lora, this one full' --mode full --dropout 0
 resumes 'has dtype f32, this one bf16' --dtype bf16
 resumes 'has template auto, this one chatml' --template chatml
 resumes 'has long auto, this one split' --long split
@@ -179,9 +179,11 @@ grep -q 'Stopped after step [0-9]* of 100000; --resume goes on' "$work/i/report.
 grep -q 'http-equiv="refresh"' "$work/i/report.html" && fail "the report of a stopped run goes on reloading itself"
 
 # ---- full fine-tuning, generation, merge
-run --out "$work/f" --mode full --steps 3 && [ -s "$work/f/model/config.json" ] || { fail "full fine-tuning"; cat "$work/log"; }
+run --out "$work/f" --mode full --dropout 0 --steps 3 && [ -s "$work/f/model/config.json" ] || { fail "full fine-tuning"; cat "$work/log"; }
 expect "generate" 0 '.' "$QENG" recipes/generate.lua --model "$work/f/model" --prompt "the cat" --max-tokens 5
 run --out "$work/m" --steps 2 --merge || fail "merge"
+expect "merge the demo" 0 'merged: the model with the adapter merged in' "$QENG" "$recipe" --steps 2 --eval-every 0 --merge --out "$work/demo" --threads 1
+expect "merge no adapter" 2 '--mode full trains none: leave it out' "$QENG" "$recipe" --mode full --merge --out "$work/none"
 expect "generate with an adapter" 0 '.' "$QENG" recipes/generate.lua --model "$work/model" --adapter "$work/m/adapter" --chat --prompt "the cat" --max-tokens 5
 expect "generate from the merged model" 0 '.' "$QENG" recipes/generate.lua --model "$work/m/merged" --chat --prompt "the cat" --max-tokens 5
 

@@ -78,6 +78,8 @@ fi
 # ---- the same command again, and what is refused
 expect "again" 0 'data: done;serve: done;to serve it' "$QENG" "${wizard[@]}" --out "$work/whole" --yes
 expect "an answer that changed" 1 'rank 32: this run was answered 8 at the step settings; .*--redo settings' "$QENG" "${wizard[@]}" --out "$work/whole" --yes --rank 32
+expect "a dtype where none was given" 1 'dtype f32: this run was answered nothing at the step model; .*--redo model' \
+  "$QENG" "${wizard[@]}" --out "$work/whole" --yes --dtype f32
 cp "$work/chats.jsonl" "$work/kept.jsonl"
 echo '{"text": "One more."}' >>"$work/chats.jsonl"
 expect "data that changed" 1 'not what was read at the step data: give --redo data' "$QENG" "${wizard[@]}" --out "$work/whole" --yes
@@ -89,8 +91,9 @@ printf 'a,b\n1,2\n' >"$work/table.csv"
 expect "a table of something else" 1 'no known shape: keys a, b;1 of 1 records are bad' "$QENG" recipes/wizard.lua --yes --out "$work/none3" --data "$work/table.csv"
 expect "packets" 1 'holds tokens of some model, not records' "$QENG" recipes/wizard.lua --yes --out "$work/none7" --data "$work/whole/packets/train.qubgpu"
 gzip -c "$work/good.jsonl" >"$work/good.jsonl.gz"
-expect "packed data" 0 'records of files that are not JSON, as JSON;60 records: 48 messages, 12 text;ended after the step data' \
+expect "packed data" 0 'records of files that are not JSON, as JSON;60 records: 12 conversations, .*12 text;ended after the step data' \
   "$QENG" recipes/wizard.lua --yes --out "$work/packed" --data "$work/good.jsonl.gz" --until data
+same "packed data" <(sort "$work"/packed/data/{train,held_out}.jsonl) <(sort "$work/good.jsonl")
 head -n 4 "$work/chats.jsonl" >"$work/few.jsonl"
 expect "few records" 1 '4 records that can be trained on, of 4; expected 8 at least' "$QENG" recipes/wizard.lua --yes --out "$work/none4" --data "$work/few.jsonl"
 expect "data in its own folder" 1 'is in the folder of the run' "$QENG" "${wizard[@]}" --yes --out "$work/whole" --redo data --data "$work/whole/data/train.jsonl"

@@ -14,6 +14,14 @@ local chat = {}
 chat.normalize = records.normalize
 local is_given = records.given
 
+-- A copy of a record, or of a part of one, for chat.normalize, which changes what it gets.
+function chat.copy(value)
+  if type(value) ~= "table" then return value end
+  local copy = setmetatable({}, getmetatable(value))
+  for key, item in pairs(value) do copy[key] = chat.copy(item) end
+  return copy
+end
+
 -- ---------------------------------------------------------------- rendering
 
 local Template = {}

@@ -1,10 +1,12 @@
--- Conversations rendered by a model's own Jinja template. chat/spans.lua finds in them what the assistant says.
+-- Conversations rendered by a model's own Jinja template. chat/spans.lua finds in them what the assistant says,
+-- chat/told.lua what is left out of them.
 -- chat/form.lua works out once for each shape of conversation what a template makes of plain ones.
 
 local chat_form = require "qeng.chat.form"
 local chat_spans = require "qeng.chat.spans"
 local jinja = require "qeng.jinja"
 local q = require "qeng.core"
+local told = require "qeng.chat.told"
 local values = require "qeng.jinja.values"
 
 local chat_model = {}
@@ -140,6 +142,7 @@ end
 function Model:stretches(messages, record, turns)
   local list, given = self:values(messages, record)
   local whole, said = self:render(list, #messages, given, false)
+  told(self, messages, record, whole)
   local talk = { messages = messages, list = list, given = given, record = record, whole = whole, said = said }
   return chat_spans.stretches(self, talk, turns)
 end
@@ -156,7 +159,7 @@ local function append(pieces, text, target)
 end
 
 -- The result of make(messages). For the template a message of calls has no content where the record has none, as in
--- transformers. A template that fails on it is given an empty content.
+-- transformers. A template that fails on it, or leaves its calls out, is given an empty content.
 local function with_content(messages, make)
   local made, why = q.try(make, messages)
   if made then return made end
@@ -169,7 +172,9 @@ local function with_content(messages, make)
       filled[i].content = ""
     end
   end
-  return any and q.try(make, filled) or error(why, 0)
+  if not any then error(why, 0) end
+  made, why = q.try(make, filled)
+  return made or error(why, 0)
 end
 
 -- The pieces of a normalised record's conversation: {text=, target=, special = true}. turns: "all" or "last".

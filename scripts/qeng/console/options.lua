@@ -16,7 +16,7 @@
 --   required = true              without a default
 --   kind = "bytes"               a size, as 500M or 1.5G (units of 1000)
 --   kind = "map"                 NAME=NUMBER,... as a table; blanks = true: a blank beside a name is part of it
---   kind = "input"               a path that is read
+--   kind = "input"               a path that is read; a list's text that is there as a path is that one, commas and all
 --   kind = "output", holds =     a file that is written, compared with what is read (console/output.lua)
 --   kind = "folder", files =     a folder that is written, likewise; these two bring --overwrite with them
 --
@@ -215,6 +215,7 @@ end
 function options.convert(entry, text)
   local _, is_list = kind_of(entry)
   if not is_list then return convert_one(entry, text) end
+  if entry.kind == "input" and q.fs.kind(text) then return { text } end  -- one path, perhaps with commas in it
   local list = {}
   for word in text:gmatch "[^,]+" do
     word = word:match "^%s*(.-)%s*$"
@@ -223,11 +224,27 @@ function options.convert(entry, text)
   return list
 end
 
+-- Refuses what a script gives under another name than these. What was parsed was looked at, and may hold more.
+function options.refuse_others(who, given, names)
+  local known = {}
+  for _, name in ipairs(names) do known[name] = true end
+  for name in pairs(given.__given and {} or given) do
+    if not known[name] then
+      local near = options.nearest(tostring(name), names)
+      q.error("value", ("%s: no option %s; %s"):format(who, tostring(name), #near > 0 and "did you mean "
+        .. table.concat(near, " or ") .. "?" or "there are " .. table.concat(names, ", ")))
+    end
+  end
+end
+
 -- The options of a set as a script gave them, with defaults for those it left out. Errors name `who`. A list may be
 -- given as text with commas. A text may be given as a list of its parts, or as a table that is meant as JSON. What the
--- set does not have stays as it is. __given: as in parse.
-function options.complete(who, set, given)
-  local told, opt = given.__given, {}
+-- set does not have stays as it is if it is in the list `more`, or was parsed, and is refused otherwise. __given: as in
+-- parse.
+function options.complete(who, set, given, more)
+  local told, opt, names = given.__given, {}, { unpack(more or {}) }
+  for _, entry in ipairs(options.entries(set)) do names[#names + 1] = entry[1] end
+  options.refuse_others(who, given, names)
   for name, value in pairs(given) do opt[name] = value end
   if not told then
     told = {}

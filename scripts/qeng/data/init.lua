@@ -7,6 +7,7 @@ local options = require "qeng.console.options"
 local output = require "qeng.console.output"
 local progress = require "qeng.console.progress"
 local q = require "qeng.core"
+local splits = require "qeng.hub.splits"
 
 local data = {}
 
@@ -106,20 +107,36 @@ end
 
 local function files_of(folder)
   local files, left = {}, {}
+  folder = folder:gsub("(.)/+$", "%1")
   for _, name in ipairs(q.fs.list(folder)) do
-    local path = (folder:gsub("/+$", "")) .. "/" .. name
+    local path = folder .. "/" .. name
     if q.fs.kind(path) == "file" and is_data_name(name) then files[#files + 1] = path else left[#left + 1] = name end
   end
   if #files == 0 then
-    q.error("io", ("%s: a folder without data files (%s; also as .gz, .zst, .bz2 or .xz)"):format(folder,
-      table.concat(select(2, q.ndp.formats()), ", ")))
+    local below = q.fs.kind(folder .. "/data") == "dir" and ("; is it %s/data that is meant?"):format(folder) or ""
+    q.error("io", ("%s: a folder without data files (%s; also as .gz, .zst, .bz2 or .xz)%s"):format(folder,
+      table.concat(select(2, q.ndp.formats()), ", "), below))
   end
   return files, left
 end
 
+-- Says that the files of a folder whose names tell several splits are all read.
+local function tell_splits(folder, files, speak)
+  local named, names, list = {}, {}, {}
+  for i, path in ipairs(files) do
+    names[i] = path:match "[^/]*$"
+    named[i] = { path = names[i] }
+  end
+  for i, split in ipairs(splits.of({}, named, folder)) do list[i] = split.name end
+  if #list < 2 then return end
+  speak:say(("%s: by their names its files are of the splits %s, and all are read: %s; give a file or a pattern in "
+    .. "place of the folder to choose"):format(folder, table.concat(list, ", "),
+    table.concat(names, ", ", 1, math.min(#names, 8)) .. (#names > 8 and ", ..." or "")))
+end
+
 -- The files that data are read from. given: a file, a folder (its data files by name), a pattern such as
 -- 'data/*.jsonl', several of these with commas between, or a list of them. speak: says which files of a folder are no
--- data.
+-- data, and where it has several splits.
 function data.inputs(given, speak)
   local paths = {}
   local function add(text)
@@ -129,6 +146,7 @@ function data.inputs(given, speak)
     elseif kind == "dir" then
       local files, left = files_of(text)
       for _, path in ipairs(files) do paths[#paths + 1] = path end
+      if speak then tell_splits(text, files, speak) end
       if speak and #left > 0 then
         local some = table.concat(left, ", ", 1, math.min(#left, 8))
         speak:say(("%s: %d files are read; left out, no data by their names: %s"):format(text, #files, some))
@@ -195,11 +213,38 @@ function data.convert(from, to, opt)
   return result
 end
 
--- A dataset to train on. It is a .qubgpu file, which is checked against the tokenizer, or text data (data.inputs),
--- which are converted first, to opt.cache or to data.qubgpu in opt.cache_dir. Returns it and the path of its file.
+local open_options = { "tokenizer", "any_tokenizer", "cache", "cache_dir", "overwrite", "template", "template_args",
+  "system", "turns", "special", "format", "documents", "max_tokens", "long", "dedupe", "max_bad", "max_record",
+  "source", "source_field", "source_names", "destination", "resume", "checkpoint", "threads" }
+
+-- What tells how texts were made, of options or of a dataset; nil: nothing, as of defaults.
+local function made_by(values)
+  local arguments = values.template_args
+  if type(arguments) == "string" then arguments = q.try(q.json.decode, arguments) end
+  return { template = values.template ~= "auto" and values.template or nil,
+    special = values.special ~= "parse" and values.special or nil,
+    ["template-args"] = arguments and next(arguments) ~= nil and q.json.encode(arguments) or nil }
+end
+
+-- Refuses options that ask for other texts than those of a dataset.
+local function check_made(path, meta, opt)
+  local asked, made = made_by(opt), made_by(meta)
+  for _, name in ipairs(meta.template and { "template", "template-args", "special" } or {}) do
+    if asked[name] and asked[name] ~= made[name] then
+      q.error("value", ("%s is a dataset already, made with %s %s, and not %s: leave --%s out, or convert the data "
+        .. "again"):format(path, name, made[name] or name == "special" and "parse" or "none", asked[name], name))
+    end
+  end
+end
+
+-- A dataset to train on. It is a .qubgpu file, which is checked against the tokenizer and opt, or text data
+-- (data.inputs), which are converted first, to opt.cache or to data.qubgpu in opt.cache_dir. Returns it and the path of
+-- its file.
 function data.open(path, opt)
+  options.refuse_others("packets", opt, open_options)
   local inputs = data.inputs(path)
-  if #inputs == 1 and is_packed(inputs[1]) then
+  local packed = #inputs == 1 and is_packed(inputs[1])
+  if packed then
     path = inputs[1]
   else
     if opt.cache_dir then q.fs.mkdir(opt.cache_dir) end
@@ -212,6 +257,7 @@ function data.open(path, opt)
   local file = q.ndp.open(path)
   local meta = file:meta()
   local made_with = meta.tokenizer_hash
+  if packed then check_made(path, meta, opt) end
   if opt.tokenizer and not opt.any_tokenizer and made_with and made_with ~= opt.tokenizer:hash() then
     q.error("value", ("%s was made with tokenizer %s (hash %s), the model's is %s (hash %s): convert the data again "
       .. "with --tokenizer of this model"):format(path, tostring(meta.tokenizer), tostring(made_with),

@@ -5,17 +5,18 @@ local q = require "qeng.core"
 
 local function fail(path, i, text) q.error("format", ("%s: record %d: %s"):format(path, i, text)) end
 
--- fields: names of fields that each object has to have as a text. Errors name the record, from 1.
-return function(path, fields)
+-- fields: names of fields that each object has to have as a text. opt: of q.json.decode. Errors name the record, from
+-- 1.
+return function(path, fields, opt)
   local content, list = q.fs.read(path), {}
   if content:match "^%s*%[" then
-    local fine, found = pcall(q.json.decode, content)
+    local fine, found = pcall(q.json.decode, content, opt)
     if not fine then q.error("format", ("%s: %s"):format(path, found.message)) end
     list = found
   else
     for line in content:gmatch "[^\r\n]+" do
       if line:find "%S" then
-        local fine, found = pcall(q.json.decode, line)
+        local fine, found = pcall(q.json.decode, line, opt)
         if not fine then fail(path, #list + 1, found.message) end
         list[#list + 1] = found
       end

@@ -81,6 +81,10 @@ local function own_dtype(weights)
   return (found.f16 or found.f32) and "f32" or found.bf16 and "bf16" or nil, found.f16 or false
 end
 
+-- What a script may give q.load.
+models.load_options = { "dtype", "writable", "shared_out", "peers", "range", "weights", "host_budget", "stream_keep",
+  "stream_slack", "stream_depth", "model_file", "runtime" }
+
 -- Loads a folder `dir` (config.json, safetensors, tokenizer), a GGUF file, or a name on the hub. opt:
 --   dtype        f32 or bf16, of weights and activations; fp8: for training (model/fp8.lua). By default the file's own;
 --                then matrices of f16 stay as they are stored, and all is computed in f32. A GGUF file's matrices of

@@ -1,5 +1,6 @@
 -- Adapters on a model's linear layers: which layers have one, of which rank, and how it is initialized.
 
+local options = require "qeng.console.options"
 local q = require "qeng.core"
 
 local lora = {}
@@ -104,6 +105,8 @@ end
 -- match counts. As in PEFT, a is uniform (kaiming, a = sqrt 5) and b is zero. The magnitude is that of the weight. So
 -- the model computes what it did before.
 function lora.add(model, opt)
+  options.refuse_others("lora", opt,
+    { "rank", "alpha", "rslora", "dropout", "dora", "seed", "targets", "ranks", "alphas" })
   local rank = opt.rank or 16
   local alpha = opt.alpha or 2 * rank
   local targets, count = opt.targets or lora.roles(model), {}

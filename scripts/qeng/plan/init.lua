@@ -308,16 +308,7 @@ options.set("plan", {
 
 -- The options as given, with their defaults, checked.
 local function checked(given)
-  local known, wanted = options.entries "plan", { "model", "model_file" }
-  for i, entry in ipairs(known) do wanted[i + 2] = entry[1] end
-  for name in pairs(given) do
-    if not known[name] and name ~= "model" and name ~= "model_file" then
-      local near = options.nearest(tostring(name), wanted)
-      q.error("value", ("plan: no option %s; "):format(tostring(name)) .. (#near > 0 and "did you mean "
-        .. table.concat(near, " or ") .. "?" or "there are " .. table.concat(wanted, ", ")))
-    end
-  end
-  local opt = options.complete("plan", "plan", given)
+  local opt = options.complete("plan", "plan", given, { "model", "model_file" })
   if type(opt.model) ~= "string" and type(opt.model) ~= "table" then
     q.error("value", ("plan: model is %s, expected a path, a name, or the keys of a config.json"):format(
       tostring(opt.model)))

@@ -55,7 +55,7 @@ function demo.inputs(opt)
   demo.write_examples(opt.data, opt.seed, examples)
 end
 
--- opt: the parsed options of recipes/lora_qwen.lua.
+-- opt: the parsed options of recipes/lora_qwen.lua. Returns the trained model.
 function demo.run(opt)
   print("This is the built-in demo (a model of 0.8 million parameters learns to write records); for your own: "
     .. "--model DIR --data FILE.jsonl")
@@ -97,8 +97,7 @@ function demo.run(opt)
   print(table.concat(lines, "\n"))
   result.report.sections = { { "Held-out questions", table.concat(lines, "\n") } }
   report.write(opt.out, result.report)
-  print(opt.out .. ": adapter/ (PEFT), metrics.jsonl, report.html")
-  return after
+  return model
 end
 
 return demo

@@ -4,6 +4,7 @@ local advise = require "qeng.train.advise"
 local checkpoint = require "qeng.train.checkpoint"
 local data = require "qeng.data"
 local estimates = require "qeng.train.estimates"
+local gguf_lora = require "qeng.gguf.lora"
 local hub = require "qeng.hub"
 local mode = require "qeng.train.mode"
 local models = require "qeng.model"
@@ -35,7 +36,8 @@ options.set("finetune", {
   { "rank", 16, "LoRA rank", min = 1, max = 4096 },
   { "alpha", 0, "LoRA alpha, 0: twice the rank", min = 0, number = true },
   { "rslora", false, "scale by alpha / sqrt(rank)" },
-  { "dropout", 0, "dropout on the adapters' input", min = 0, max = 0.9, number = true },
+  { "dropout", 0, "dropout on the adapters' input; with --adapter by default its own", min = 0, max = 0.9,
+    number = true },
   { "targets", {}, "layers with adapters: roles, or ends of names as layers.3.mlp.up_proj (all linear layers; where "
     .. "there are experts, those of attention)" },
   { "rank_pattern", {}, "ranks of single layers: down_proj=32,layers.0.self_attn.q_proj=8", kind = "map" },
@@ -95,15 +97,39 @@ options.set("finetune", {
 -- Options that say how a new adapter is made. They make no sense with --adapter.
 local of_new_adapters = { "rank", "alpha", "rslora", "targets", "rank_pattern", "alpha_pattern", "dora" }
 
+local function flag(name) return "--" .. name:gsub("_", "-") end
+
+-- Whether an option was given, and says more than that something is not wanted.
+local function asks(opt, name)
+  local value = opt[name]
+  return opt.__given[name] and value ~= 0 and value ~= false and (type(value) ~= "table" or next(value) ~= nil)
+end
+
+-- Refuses, before anything is done, options of adapters where the mode trains none, or what is there has its own.
 local function check_adapter(opt)
-  if opt.adapter == "" then return end
   if opt.mode == "full" then
-    q.error("usage", "--adapter goes with --mode lora; to train every weight from there, merge it first: "
-      .. "model:merge():save(DIR)")
+    if opt.gguf then
+      q.error("usage", "--gguf writes an adapter, and --mode full trains none: recipes/quantize.lua OUT/model "
+        .. "MODEL.gguf writes the whole model")
+    end
+    if opt.adapter ~= "" then
+      q.error("usage", "--adapter goes with --mode lora; to train every weight from there, merge it first: "
+        .. "model:merge():save(DIR)")
+    end
+    for _, name in ipairs { "dropout", unpack(of_new_adapters) } do
+      if asks(opt, name) then
+        q.error("usage", ("%s is of adapters, and --mode full trains every weight: leave one of them out")
+          :format(flag(name)))
+      end
+    end
   end
-  for _, name in ipairs(of_new_adapters) do
+  if opt.gguf and (opt.dora or opt.train_embeddings or #opt.add_tokens > 0) then
+    q.error("usage", ("--gguf: a GGUF file's adapter cannot have %s: leave --gguf out; recipes/quantize.lua writes the "
+      .. "merged model"):format(opt.dora and "--dora" or "an embedding (--train-embeddings, --add-tokens)"))
+  end
+  for _, name in ipairs(opt.adapter ~= "" and of_new_adapters or {}) do
     if opt.__given[name] then
-      q.error("usage", ("--adapter %s brings its own: leave --%s out"):format(opt.adapter, (name:gsub("_", "-"))))
+      q.error("usage", ("--adapter %s brings its own: leave %s out"):format(opt.adapter, flag(name)))
     end
   end
 end
@@ -133,6 +159,9 @@ local function check_evaluation(opt)
         .. "as well")
     end
     opt.eval_share = 0
+  end
+  if opt.patience > 0 and opt.eval_every == 0 then
+    q.error("usage", "--patience counts evaluations, and --eval-every 0 makes one at the end: give --eval-every N")
   end
   if opt.eval_data ~= "" or opt.eval_share > 0 then return end
   if opt.patience > 0 or opt.best then
@@ -172,9 +201,29 @@ local function restore(model, folder)
   file:close()
 end
 
+-- Writes best/ with its step, so that both appear at once.
+local function save_best(out, save, step)
+  q.fs.write_dir(out .. "/best", function(folder)
+    save(folder)
+    q.fs.write(folder .. "/step.json", q.json.encode { step = step } .. "\n")
+  end)
+end
+
+-- After a kill best/ may be of a step beyond the checkpoint, which the resumed run may not come to again. Then the
+-- lowest loss is not known any more, and counts anew.
+local function forget_undone(out, state)
+  local _, kept = pcall(function() return q.json.decode(q.fs.read(out .. "/best/step.json")).step end)
+  if type(kept) ~= "number" or kept <= state.step then return end
+  if ranks.join().first then
+    io.stderr:write(("resume: %s/best is of step %d, which is undone: the lowest held-out loss counts from step %d "
+      .. "on\n"):format(out, kept, state.step))
+  end
+  state.best, state.best_step, state.stale, state.stopped = nil, nil, 0, false
+end
+
 -- `given` with the defaults, checked: a script may give anything.
 local function completed(given, hooks)
-  local opt = options.complete("finetune", "finetune", given)
+  local opt = options.complete("finetune", "finetune", given, { "overwrite", "merge", "any_tokenizer" })
   for _, name in ipairs { "model", "data" } do
     if opt[name] == "" and not (name == "data" and hooks.make_data) then
       q.error("value", ("finetune: %s is missing: q.finetune { model = FOLDER, data = FILE }"):format(name))
@@ -191,11 +240,10 @@ end
 return function(opt, hooks)
   hooks = hooks or {}
   opt = completed(opt, hooks)
-  if opt.gguf and opt.mode == "full" then
-    q.error("usage", "--gguf writes an adapter, and --mode full trains none: recipes/quantize.lua OUT/model MODEL.gguf "
-      .. "writes the whole model")
-  end
   check_adapter(opt)
+  if opt.mtp == 0 and asks(opt, "mtp_depth") then
+    q.error("usage", "--mtp-depth is of the head that --mtp trains: give --mtp 0.3, or leave it out")
+  end
   check_evaluation(opt)
   local team = ranks.join()
   team:check(opt.accumulate)
@@ -233,6 +281,7 @@ return function(opt, hooks)
   if shares then shards.attach(model, team, opt.zero) end
   mode.set(model, opt)
   if opt.mode ~= "full" and (added or opt.train_embeddings) then new_tokens.train_embeddings(model) end
+  if opt.gguf then gguf_lora.check(model) end
   mode.draft(model, opt)
   model.neftune = opt.neftune > 0 and opt.neftune or nil
   prepare_router(model, opt)
@@ -251,12 +300,15 @@ return function(opt, hooks)
     profile = opt.profile, timeline = opt.timeline,
     sources = route.source_list(opt.sources), drop = opt.drop, weights = hooks.weights, tensorboard = opt.tensorboard,
     settings = settings, title = hooks.title, pad = model.tokenizer:id("<|endoftext|>") or 0,
-    on_begin = function() place:begin(settings) end,
+    on_begin = function(state)
+      if opt.resume then forget_undone(opt.out, state) end
+      place:begin(settings)
+    end,
     on_step = hooks.on_step,
     on_eval = samples.new(model, opt.samples, {
       out = opt.out, template = opt.template, template_args = opt.template_args, max_tokens = opt.sample_tokens,
     }),
-    save_best = function() save(opt.out .. "/best") end,
+    save_best = function(state) save_best(opt.out, save, state.step) end,
   }
   if result.best and result.eval_before and result.best >= result.eval_before then
     io.stderr:write(("note: no evaluation was below the held-out loss before training, %.4f; the lowest was %.4f\n")

@@ -24,7 +24,7 @@
 --   allow_unused  a parameter that no gradient reaches is no error (q.adamw_state)
 --   timeline      a file that gets the times of a step's operations (train/timeline.lua)
 --   curves        {name of the training loss, of the held-out loss} in the report
---   on_begin      function(): before the first step, when nothing can be refused any more
+--   on_begin      function(state): before the first step, when nothing can be refused any more
 --   checkpoints   false: none is written (benchmarks)
 --   overwrite     true: a run that is in `out` is deleted (train/run_folder.lua)
 --

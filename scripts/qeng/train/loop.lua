@@ -9,9 +9,9 @@
 --   end
 --
 -- What a step computes may depend on its number, on parameters and on the optimizer only: then a resumed run goes on to
--- the same bits. Settings other than those of train/resume.lua have to be the same then, and the weights that the model
--- does not train. Ctrl-C ends the loop after a checkpoint and raises "interrupted"; at the prompt it gives the prompt
--- back, and run:continue() goes on.
+-- the same bits. Settings other than those of train/resume.lua have to be the same then, and so have the weights that
+-- the model does not train, and what the file settings.data holds. Ctrl-C ends the loop after a checkpoint and raises
+-- "interrupted"; at the prompt it gives the prompt back, and run:continue() goes on.
 
 local checkpoint = require "qeng.train.checkpoint"
 local metrics = require "qeng.report.metrics"
@@ -29,7 +29,8 @@ Loop.__index = Loop
 local nan_limit = 5  -- steps in a row whose update was skipped
 local function finite(x) return x == x and math.abs(x) < math.huge end
 
--- opt: as above; keep (checkpoints, 2).
+-- opt: as above; keep (checkpoints, 2); leaves: names of what the recipe writes into the folder ({ "adapter" }), which
+-- are moved away with the rest of an earlier run.
 local function new(opt)
   local self = setmetatable({ out = opt.out, total = opt.steps, optimizer = opt.optimizer, parameters = opt.parameters,
     seed = opt.seed or 0, save_every = opt.save_every or 100, keep = opt.keep or 2, done = 0, bad = 0,
@@ -37,7 +38,8 @@ local function new(opt)
   if ranks.join().size > 1 then
     q.error("unsupported", ("%d ranks: q.loop trains on one; q.train knows ranks"):format(ranks.join().size))
   end
-  local place = run_folder.open(opt.out, { resume = opt.resume, overwrite = opt.overwrite, own = true })
+  local place = run_folder.open(opt.out, { resume = opt.resume, overwrite = opt.overwrite, own = true,
+    leaves = opt.leaves })
   checkpoint.clean(opt.out)
   self.fixed, self.course = resume.of_recipe(opt.settings or {}, opt.model)
   local found = opt.resume and standing.restore(self)

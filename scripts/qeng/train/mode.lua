@@ -19,12 +19,14 @@ function mode.set(model, opt)
   end
   model:load_adapter(opt.adapter)
   local adapter = model.adapter
-  adapter.dropout = opt.dropout
-  for _, layer in ipairs(model.linears) do
-    if layer.lora then layer.lora.dropout = opt.dropout end
+  if opt.__given.dropout then
+    adapter.dropout = opt.dropout
+    for _, layer in ipairs(model.linears) do
+      if layer.lora then layer.lora.dropout = opt.dropout end
+    end
   end
-  io.stderr:write(("going on from %s: rank %d, alpha %g, %d parameters of %s\n"):format(opt.adapter, adapter.rank,
-    adapter.alpha, #adapter.parameters, table.concat(adapter.targets, ", ")))
+  io.stderr:write(("going on from %s: rank %d, alpha %g, dropout %g, %d parameters of %s\n"):format(opt.adapter,
+    adapter.rank, adapter.alpha, adapter.dropout, #adapter.parameters, table.concat(adapter.targets, ", ")))
 end
 
 -- Trains a head that drafts tokens beside it: that of opt.adapter, the model's own, or a new one.

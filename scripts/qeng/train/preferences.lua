@@ -1,31 +1,57 @@
 -- q.preferences: a file of {prompt, chosen, rejected}, JSONL or a JSON array, as documents. prompt: a text or a list of
--- messages; chosen and rejected: a text, the assistant's message, or a conversation that begins with the prompt.
+-- messages; chosen and rejected: a text, the assistant's message, a list that begins with it, or a conversation that
+-- begins with the prompt. What the assistant says after the prompt is trained, of such a conversation the last message.
+-- Other fields (system, tools, ...) and roles mean what they mean in all records (chat/records.lua).
 
 local chat = require "qeng.chat"
 local pack = require("qeng.model.documents").pack
 local q = require "qeng.core"
 local records = require "qeng.data.records"
+local roles = require("qeng.chat.records").roles
 
 local function fail(path, i, text) q.error("format", ("%s: record %d: %s"):format(path, i, text)) end
 
--- The messages of a prompt with one of its answers.
-local function conversation(path, i, prompt, answer, field)
-  local messages = {}
-  if type(answer) == "table" and answer[1] and #answer > 1 then return answer end
-  if type(prompt) == "string" then
-    messages[1] = { role = "user", content = prompt }
-  elseif type(prompt) == "table" then
-    for k, message in ipairs(prompt) do messages[k] = message end
-  else
-    fail(path, i, "prompt is no text and no list of messages")
+-- Whether a message is the assistant's.
+local function by_assistant(message)
+  local speaker = type(message) == "table" and (message.role or message.from)
+  local role = type(speaker) == "string" and roles[speaker:lower()]
+  return role == "assistant" or role == "calls"
+end
+
+-- A prompt and an answer as two texts or two lists of messages; or nil and what is wrong.
+local function two(prompt, answer, field)
+  if type(answer) == "table" and answer[1] == nil then answer = { answer } end
+  if type(answer) == "table" and #answer > 1 and not by_assistant(answer[1]) then  -- the prompt is its beginning
+    local before = { unpack(answer, 1, #answer - 1) }
+    for k, message in ipairs(type(prompt) == "table" and prompt or {}) do
+      if not before[k] or q.json.encode(message) ~= q.json.encode(before[k]) then
+        return nil, field .. " begins neither with the prompt nor with the assistant's message"
+      end
+    end
+    return before, { answer[#answer] }
   end
-  if type(answer) == "table" then answer = answer[1] or answer end
-  if type(answer) == "string" then answer = { role = "assistant", content = answer } end
-  if type(answer) ~= "table" or type(answer.content) ~= "string" then
-    fail(path, i, field .. " is no text and no list of messages")
+  if type(prompt) ~= "string" and type(prompt) ~= "table" then
+    return nil, "prompt is no text and no list of messages"
+  elseif type(answer) ~= "string" and type(answer) ~= "table" then
+    return nil, field .. " is no text and no list of messages"
+  elseif type(prompt) == type(answer) then
+    return prompt, answer
   end
-  messages[#messages + 1] = answer
-  return messages
+  if type(prompt) == "string" then return { { role = "user", content = prompt } }, answer end
+  return prompt, { { role = "assistant", content = answer } }
+end
+
+-- Tokens and mask of a record with one of its answers.
+local function encode(template, path, i, record, field)
+  local prompt, completion = two(record.prompt, record[field], field)
+  if not prompt then fail(path, i, completion) end
+  local one = {}
+  for key, value in pairs(record) do one[key] = value end
+  one.messages, one.conversations, one.chosen, one.rejected = nil, nil, nil, nil
+  one.prompt, one.completion = prompt, completion
+  local tokens, mask = q.try(function() return template:encode(chat.normalize(chat.copy(one))) end)
+  if not tokens then q.error(mask.code, ("%s: record %d: %s: %s"):format(path, i, field, mask.message)) end
+  return tokens, mask
 end
 
 local Pairs = {}
@@ -60,12 +86,12 @@ end
 -- seed: of the order.
 local function read(path, tokenizer, opt)
   opt = opt or {}
-  local template = chat.template(tokenizer, opt.template, opt.system, "last")
+  local template = chat.template(tokenizer, opt.template, opt.system)
   local list, long = {}, 0
-  for i, record in ipairs(records(path)) do
+  for i, record in ipairs(records(path, nil, { ordered = true, exact = true })) do
     local pair, longest = {}, 0
     for _, field in ipairs { "chosen", "rejected" } do
-      local tokens, mask = template:encode { messages = conversation(path, i, record.prompt, record[field], field) }
+      local tokens, mask = encode(template, path, i, record, field)
       local first = 1
       while mask[first] == 0 do first = first + 1 end
       if first > #tokens then fail(path, i, field .. " has no token of an answer") end

@@ -23,7 +23,7 @@ local may_change = set [[
 -- Fields of q.train that are no settings. Below: options that may differ each time.
 local no_setting = set [[
   model data out bits optimizer settings title curves weights on_step on_batch on_begin on_eval eval_data save_best
-  resume overwrite checkpoints ranks
+  resume overwrite checkpoints ranks leaves
 ]]
 local of_each_time = set "out resume overwrite"
 
@@ -88,9 +88,14 @@ local function split(all, own)
   return fixed, course
 end
 
--- What stays and what may change of a recipe's settings, and of the weights that its model (or nil) does not train.
+-- What stays and what may change of a recipe's settings, of the weights that its model (or nil) does not train, and of
+-- what the file of data holds.
 function resume.of_recipe(settings, model)
-  return split(resume.flat(settings), { ["base weights"] = model and digest.of_weights(model) or nil })
+  local data = settings.data
+  return split(resume.flat(settings), {
+    ["base weights"] = model and digest.of_weights(model) or nil,
+    ["content of data"] = type(data) == "string" and q.fs.kind(data) == "file" and q.host.hash(q.fs.read(data)) or nil,
+  })
 end
 
 -- given: of q.train, with its defaults. steps: as resolved. Returns what has to stay and what may change, as flat
@@ -113,6 +118,7 @@ function resume.settings(given, defaults, steps)
   own.router_aux_loss = model.router_aux_loss
   if model.mtp then own.mtp, own.mtp_depth = model.mtp.weight, model.mtp.depth end
   own["base weights"], own.data = digest.of_weights(model, given.bits), dataset(given.data)
+  own["held-out data"] = given.eval_data and dataset(given.eval_data)
   all.steps = steps
   return split(all, own)
 end
@@ -121,6 +127,8 @@ end
 local formerly = { optim = "adamw", moment_bits = 32, gradients = "f32" }
 local function is_off(value) return value == nil or value == false or value == 0 or value == "" end
 local function same(name, a, b)
+  if name == "content of data" and a == nil then return true end  -- of a q.loop of earlier versions
+  if name == "held-out data" and (a == nil or b == nil) then return true end  -- the option eval_data says whether any
   if a == nil then a = formerly[name] end
   if b == nil then b = formerly[name] end
   return a == b or (a == nil or b == nil) and is_off(a) and is_off(b)

@@ -13,6 +13,7 @@
 -- clip, scale_rate, beta1, beta2, eps, eager and profile. And these:
 --   optimizer  q.adamw; checkpoints keep its state
 --   settings   what the page decides and a resumed run has to have too
+--   leaves     names of what the page writes into the folder ({ "adapter" }): an earlier run's are moved away, too
 --   bits       an object that learns in the backward pass, as q.inertia. begin(progress, step) tells whether other
 --              weights learn now; observe() looks at gradients before the optimizer clears them; finish() tells what
 --              was done. Checkpoints call its state, tensors and settings.
@@ -79,7 +80,8 @@ function M.new(given, more)
     ranks = opt.ranks or ranks.join() }, Run)
   check_ranks(self, more == nil)
   self.place = opt.checkpoints ~= false
-    and run_folder.open(opt.out, { resume = opt.resume, overwrite = opt.overwrite, own = true })
+    and run_folder.open(opt.out, { resume = opt.resume, overwrite = opt.overwrite, own = true,
+      leaves = opt.leaves })
   if not self.place then q.fs.mkdir(opt.out) elseif self.ranks.first then checkpoint.clean(opt.out) end
   self.ranks:meet()
   self.model:check_length(opt.row_tokens)
@@ -99,7 +101,7 @@ local function start(self)
   local opt = self.opt
   standing.load(self)
   if self.place then self.place:clear() end
-  if opt.on_begin then opt.on_begin() end
+  if opt.on_begin then opt.on_begin(self.state) end
   self.journal = journal.open(self)
   q.host.defer_interrupt(true)
   local state = self.state

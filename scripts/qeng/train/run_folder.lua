@@ -22,13 +22,19 @@ local function present(out, names)
   return list
 end
 
+local function joined(a, b)
+  local list = { unpack(a) }
+  for _, name in ipairs(b or {}) do list[#list + 1] = name end
+  return list
+end
+
 -- What of an earlier run would lie beside the results of this one. A resumed run writes most of it anew at its end.
 local function stale_of(out, opt)
   if opt.resume and #checkpoint.list(out) > 0 then
     return present(out, opt.own and {} or { not opt.merge and "merged" or "", not opt.gguf and "adapter.gguf" or "" })
   end
   if opt.resume and #present(out, trained) == 0 then return {} end  -- killed before its first checkpoint
-  return present(out, opt.own and of_train or everything)
+  return present(out, opt.own and joined(of_train, opt.leaves) or everything)
 end
 
 local function inside(path, folder)
@@ -57,7 +63,7 @@ Place.__index = Place
 
 -- Checks, before anything is written, that a run may have `out`, and holds it. opt: resume, overwrite (what is there is
 -- deleted), reads (paths), merge and gguf (whether the run will write these), own (only what q.train writes is looked
--- at).
+-- at, and leaves: names of what its caller writes into the folder).
 function run_folder.open(out, opt)
   local team = ranks.join()
   if not team.first then  -- rank 0 has the folder
@@ -67,7 +73,7 @@ function run_folder.open(out, opt)
   local stale = stale_of(out, opt)
   for _, path in ipairs(opt.reads or {}) do
     if q.fs.same(path, out) then q.error("value", ("%s is what is read: give another --out"):format(path)) end
-    for _, name in ipairs(stale) do
+    for _, name in ipairs(joined(stale, opt.leaves)) do
       if inside(path, out .. "/" .. name) then
         q.error("value",
           ("%s is read, and is of an earlier run in %s, which this one replaces: give another --out"):format(path, out))

@@ -25,11 +25,12 @@ function samples.of_line(line, path)
   local messages = result.messages or { { role = "user", content = result.text } }
   local last = messages[#messages].role == "assistant" and table.remove(messages) or {}
   if #messages == 0 then q.error("format", ("%s: %s: asks nothing"):format(path, line:sub(1, 60))) end
-  return { messages = messages, tools = result.tools, shown = messages[#messages].content, wanted = last.content }
+  return { messages = messages, tools = result.tools, template_options = result.template_options,
+    shown = messages[#messages].content, wanted = last.content }
 end
 
--- The prompts of a text or a file of lines: {messages =, tools =, shown =, wanted = the answer that was left out} each;
--- nil for "".
+-- The prompts of a text or a file of lines: {messages =, tools =, template_options =, shown =, wanted = the answer that
+-- was left out} each; nil for "".
 function samples.read(text)
   if not text or text == "" then return nil end
   if q.fs.kind(text) ~= "file" then return { { messages = { { role = "user", content = text } }, shown = text } } end
@@ -45,8 +46,8 @@ end
 function samples.request(model, sample, opt)
   local request = { temperature = 0, max_tokens = opt.max_tokens or 64 }
   if model.tokenizer:info().chat_template or model.tokenizer:id "<|im_start|>" then
-    request.messages, request.tools, request.template, request.template_args = sample.messages, sample.tools,
-      opt.template, opt.template_args
+    local template = chat.template(model.tokenizer, opt.template, nil, nil, nil, opt.template_args)
+    request.ids = template:prompt(sample)
   else
     request.prompt = sample.shown
   end

@@ -51,7 +51,7 @@ local function tell(run, found)
   run:say("languages, roughly (by script and the commonest words): " .. languages.shares(found.languages))
 end
 
--- The files of records as JSON: those that are, and one of the others' records.
+-- The files of records as JSON: those that are, and those of the others' records.
 local function as_json(run, paths)
   local list, others = {}, {}
   for _, path in ipairs(paths) do
@@ -62,9 +62,9 @@ local function as_json(run, paths)
     local to = records.is_json(path) and list or others
     to[#to + 1] = path
   end
-  if #others > 0 then
-    list[#list + 1] = imported(others, run:at "imported")
-    run:say(("%s: records of files that are not JSON, as JSON"):format(list[#list]))
+  for _, path in ipairs(#others > 0 and imported(others, run:at "imported") or {}) do
+    list[#list + 1] = path
+    run:say(("%s: records of files that are not JSON, as JSON"):format(path))
   end
   return list
 end

@@ -1,8 +1,10 @@
--- Records of other forms than JSON (Parquet, CSV, TSV, text, packed files) as JSONL. The converter reads them, as for
--- any training, into tokens that are single bytes, and what it wrote in ChatML is read back as messages.
+-- Records of other forms than JSON as JSONL. Packed JSON is unpacked, and Parquet written as JSON: such records stay as
+-- they are. Tables and texts (CSV, TSV, text) are read by the converter, as for any training, into tokens that are
+-- single bytes, and what it wrote in ChatML is read back as messages.
 
 local data = require "qeng.data"
 local q = require "qeng.core"
+local records = require "qeng.wizard.records"
 
 local specials = { "<|endoftext|>", "<|im_start|>", "<|im_end|>" }
 
@@ -32,11 +34,9 @@ local function record_of(tokens, mask, tokenizer, start, finish)
   return #messages > 0 and { messages = messages } or { text = table.concat(pieces) }
 end
 
--- Writes the records of the files at `paths` to `folder`/records.jsonl. Returns its path. What cannot be read is told
--- and left out.
-return function(paths, folder)
-  q.fs.remove(folder)
-  q.fs.mkdir(folder)
+-- Writes the records of tables and texts to `folder`/records.jsonl. Returns its path. What cannot be read is told and
+-- left out.
+local function by_tokens(paths, folder)
   local tokenizer = byte_tokenizer(folder)
   local packets, to = folder .. "/records.qubgpu", folder .. "/records.jsonl"
   local counts = data.convert(paths, packets, { tokenizer = tokenizer, template = "chatml", system = false,
@@ -53,4 +53,24 @@ return function(paths, folder)
   local fine, problem = out:close()
   if not fine then q.error("io", problem) end
   return to
+end
+
+-- Writes the records of the files at `paths` to files of `folder`, which is made anew. Returns their paths.
+return function(paths, folder)
+  q.fs.remove(folder)
+  q.fs.mkdir(folder)
+  local list, others = {}, {}
+  for i, path in ipairs(paths) do
+    local to = ("%s/%d-%s.jsonl"):format(folder, i, path:match "[^/]*$")
+    local text = records.is_named_text(path)
+    if not text then q.ndp.unpack(path, to) end
+    if not text and records.is_json(to) then
+      list[#list + 1] = to
+    else
+      q.fs.remove(to)
+      others[#others + 1] = path
+    end
+  end
+  if #others > 0 then list[#list + 1] = by_tokens(others, folder) end
+  return list
 end

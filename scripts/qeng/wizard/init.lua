@@ -89,7 +89,8 @@ local function refuse_changes(self, name, answers)
     local given = self.opt[answer]
     if self.opt.__given[answer] and given ~= value and not questions.is_open(given) then
       q.error("value", ("--%s %s: this run was answered %s at the step %s; leave the flag out to go on, or give --redo "
-        .. "%s to start again from there"):format(answer:gsub("_", "-"), tostring(given), tostring(value), name, name))
+        .. "%s to start again from there"):format(answer:gsub("_", "-"), tostring(given),
+        value == q.json.null and "nothing" or tostring(value), name, name))
     end
   end
 end
@@ -138,9 +139,12 @@ function Run:ask(question)
   return answer
 end
 
--- Notes what flags say that are not asked for, but decide what the step finds.
+-- Notes what flags say that are not asked for, but decide what the step finds. Without the flag the file says null.
 function Run:note(...)
-  for _, name in ipairs { ... } do self.answers[name], self.answer[name] = self.opt[name], self.opt[name] end
+  for _, name in ipairs { ... } do
+    self.answer[name] = self.opt[name]
+    self.answers[name] = self.opt[name] == nil and q.json.null or self.opt[name]
+  end
 end
 
 -- Notes files or folders of the run that the step leaves.
@@ -154,7 +158,7 @@ function Run:step(name)
   local done = self:read(name)
   if done then
     refuse_changes(self, name, done.answers)
-    for answer, value in pairs(done.answers) do self.answer[answer] = value end
+    for answer, value in pairs(done.answers) do self.answer[answer] = value ~= q.json.null and value or nil end
     self.found[name] = done.found
     if again[name] then again[name](self) end
     self:say(("%s: done (%s)"):format(name, self:file_of(name)))

@@ -25,8 +25,17 @@ local function first_of(file)
   return head:gsub("^\239\187\191", ""):match "^%s*(.?)"
 end
 
--- Whether a file begins as JSONL or a JSON array does.
+local texts = { txt = true, text = true, md = true, csv = true, tsv = true, tab = true }
+
+-- Whether a file is text, CSV or TSV by its name, which then counts more than how it begins.
+function records.is_named_text(path)
+  local name = path:lower():gsub("%.gz$", ""):gsub("%.zstd?$", ""):gsub("%.bz2$", ""):gsub("%.xz$", "")
+  return texts[name:match "%.(%w+)$"] or false
+end
+
+-- Whether a file begins as JSONL or a JSON array does, and its name says nothing else.
 function records.is_json(path)
+  if records.is_named_text(path) then return false end
   local file, why = io.open(path, "rb")
   if not file then q.error("io", why) end
   local first = first_of(file)
