@@ -12,7 +12,10 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
+#include <mutex>
 #include <set>
+#include <utility>
 
 #include "engine/formats/atomic_file.h"
 #include "engine/hub/cache.h"
@@ -104,6 +107,31 @@ void keep(const std::string& cache, const std::string& entry, const std::string&
   }
 }
 
+// What this process has read, for where the cache cannot be written.
+class Known {
+ public:
+  bool find(const std::string& entry, const std::string& identity, Manifest* found) {
+    const std::lock_guard lock(mutex_);
+    const auto at = files_.find(entry);
+    if (at == files_.end() || at->second.first != identity) return false;
+    *found = at->second.second;
+    return true;
+  }
+  void add(const std::string& entry, const std::string& identity, const Manifest& manifest) {
+    const std::lock_guard lock(mutex_);
+    files_[entry] = {identity, manifest};
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, std::pair<std::string, Manifest>> files_;  // by entry: identity and manifest
+};
+
+Known& known() {
+  static Known files;
+  return files;
+}
+
 }  // namespace
 
 uint64_t Manifest::bytes(uint64_t index) const { return std::min(kFileBlock, size - index * kFileBlock); }
@@ -127,6 +155,7 @@ Manifest manifest_of(const std::string& path, const std::string& cache, const Bl
   const bool kept = !cache.empty() && manifest.size >= kKept * kFileBlock;
   const std::string entry = kept ? cache + "/" + hex(sha256(fs::canonical(path).string())).substr(0, 32) : "";
   Manifest found;
+  if (kept && known().find(entry, identity(before), &found)) return found;
   if (kept && find_kept(entry, identity(before), &found) && found.size == manifest.size) return found;
 
   timespec now{};
@@ -135,7 +164,10 @@ Manifest manifest_of(const std::string& path, const std::string& cache, const Bl
   manifest.hash = hex(sha256(manifest.text()));
   if (identity(file.status()) != identity(before))
     fail("io", path, ": has changed while it was read; try again when nothing writes to it");
-  if (kept && nanoseconds(now) - nanoseconds(before.st_mtim) > kSettled) keep(cache, entry, identity(before), manifest);
+  if (kept && nanoseconds(now) - nanoseconds(before.st_mtim) > kSettled) {
+    known().add(entry, identity(before), manifest);
+    keep(cache, entry, identity(before), manifest);
+  }
   return manifest;
 }
 

@@ -30,6 +30,7 @@ local server = require("qeng.server").new {
   models = {
     { "tiny", q.load("recipes/tiny", { dtype = "f32" }) }, served("tools", tools),
     served("thinks", tools .. "{% if enable_thinking is false %}no{% endif %}"),
+    served("tries", tools .. "{{ reasoning_effort }}"),
   },
   http = listener, engine = { max_batch = 4, context = 512 },
 }
@@ -61,7 +62,9 @@ local function ordered(format)
 end
 ordered('{"type":"json_schema","json_schema":{"name":"x","schema":' .. schema .. "}}")
 ordered('{"type":"json_object","schema":' .. schema .. "}")  -- llama.cpp's
-ordered('{"type":"json_object","value":' .. schema .. "}")  -- Hugging Face's
+ordered('{"type":"json_object","json_schema":null,"schema":null,"value":' .. schema .. "}")  -- Hugging Face's
+post("/v1/chat/completions", '{"messages":[{"role":"user","content":"hi"}],"max_tokens":2,"response_format":'
+  .. '{"type":"json_object","schema":null}}')
 equal(post("/v1/chat/completions", { messages = hello, response_format = { type = "text", schema = {} } }, 400).error
   .param, "response_format.schema", "a schema of free text")
 local called = post("/v1/chat/completions", ('{"model":"tools","messages":[{"role":"user","content":"hi"}],'
@@ -85,6 +88,7 @@ prompt = rendered("tools", "/v1/messages", messages '{"role":"user","content":"h
 assert(prompt:find("user: hi\n\nyou", 1, true), prompt)
 equal(post("/v1/messages", messages '{"role":"user","content":"hi"},{"role":"assistant","content":"The"}', 400).type,
   "error", "a beginning of the answer")
+post("/v1/messages/count_tokens", { model = "tiny", messages = { hello[1], { role = "assistant", content = "The" } } })
 
 -- What the assistant said and its calls are one message, whichever way they come.
 local call = '{"type":"function_call","call_id":"%s","name":"f","arguments":"{}"}'
@@ -112,6 +116,10 @@ post("/v1/responses", { model = "tools", previous_response_id = cut.id, input = 
 -- Not to reason is said in the template's words, and needs none where there is nothing to turn off.
 local quiet = { model = "thinks", messages = hello, max_tokens = 4, reasoning_effort = "none" }
 assert(rendered("thinks", "/v1/chat/completions", quiet):find "no$")
+for name, value in pairs { reasoning_effort = "high", chat_template_kwargs = { reasoning_effort = "high" } } do
+  local asked = { model = "tries", messages = hello, max_tokens = 4, [name] = value }
+  assert(rendered("tries", "/v1/chat/completions", asked):find "high$", name)
+end
 quiet.model = "tiny"
 post("/v1/chat/completions", quiet)
 post("/v1/messages", { model = "tiny", messages = hello, max_tokens = 4, thinking = { type = "disabled" } })

@@ -32,14 +32,15 @@ function adapters.send(self, adapter)
     self.adapters[adapter], self.held[known.number], self.sent[known.number] = known, adapter, true
     forget_adapters(self)
   end
-  local asked = {}
+  local asked, here = {}, false
+  for _, stage in ipairs(self.stages) do here = here or not stage.worker and not known.sent[stage] end
+  if here then self.files:check(adapter.dir, adapter.files.hash) end  -- before workers are asked
   for i, stage in ipairs(self.stages) do
     if not known.sent[stage] and stage.worker then
       asked[i] = self:post(stage.worker, "adapter", {
         stage = stage.number, number = known.number, files = adapter.files, scale = adapter.factor or 1,
       })
     elseif not known.sent[stage] then
-      self.files:check(adapter.dir, adapter.files.hash)
       local own = stage.here.model:read_adapter(adapter.dir)
       stage.here:add_adapter(known.number, own, adapter.factor or 1)
       known.taken = known.taken + own.taken

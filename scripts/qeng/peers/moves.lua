@@ -124,6 +124,7 @@ function moves.wants_move(self, idle)
     local ranges = self.planner(workers)
     if ranges.stay or self:lies_so(ranges) then return end
     local list = fetch(self, ranges)
+    if #list == 0 then self.files:check(self.path, self.files:hash()) end  -- before stages that stand are left
     if #list > 0 then self.coming = list else self.chosen = ranges end
   end)
   local code = not ok and (type(err) == "table" and err.code or "internal")

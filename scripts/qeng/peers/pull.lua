@@ -221,7 +221,7 @@ function Pull:take(event)
         leave(self, source, "it answers what was not asked")
         return true
       end
-      source.heard = q.time()
+      source.heard, source.trickles = q.time(), 0
       taker(self, source, event)
       if not source.left and event.type ~= "wait" then self.asked[what], source.flying = nil, source.flying - 1 end
       return true
@@ -237,11 +237,12 @@ end
 
 -- ---------------------------------------------------------------- the clock
 
--- Does nothing come of it, for so long?
+-- Does nothing come of it, for so long? Bytes of a block that is long under way count, as far as they can be that.
 local function is_silent(self, source, now)
   if source.flying == 0 or now - source.heard <= silence then return false end
   local before, received = source.received or 0, self.peers:stats(source.peer).bytes_received
-  if received - before < trickle then return true end
+  source.trickles = (source.trickles or 0) + 1
+  if received - before < trickle or source.trickles > 20 then return true end
   source.received, source.heard = received, now
 end
 

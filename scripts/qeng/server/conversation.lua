@@ -17,7 +17,7 @@ local function template_arguments(served, given)
   local function knows(name) return template:find(name, 1, true) ~= nil end
   for name, value in pairs(given.chat_template_kwargs or {}) do all[name] = value end
   if given.reasoning_effort ~= "none" then
-    all.reasoning_effort = given.reasoning_effort
+    all.reasoning_effort = given.reasoning_effort or all.reasoning_effort
   elseif knows "enable_thinking" or knows "reasoning_effort" or served:thinks() then
     if knows "enable_thinking" then all.enable_thinking = false end
     if knows "reasoning_effort" or not knows "enable_thinking" then all.reasoning_effort = "none" end

@@ -43,7 +43,7 @@ local function access(opt)
   keys[#keys + 1] = os.getenv "QENG_API_KEY"
   if #keys > 0 and opt.no_auth then q.error("usage", "--api-key and --no-auth exclude each other") end
   for _, origin in ipairs(opt.origin) do
-    if not origin:find "^%a[%w+.-]*://[^/*]+$" then
+    if origin ~= "null" and not origin:find "^%a[%w+.-]*://[^/*]+$" then  -- null: of a page that is a file
       q.error("usage", ("--origin %s: expected what a browser sends, such as https://example.org"):format(origin))
     end
   end

@@ -89,9 +89,10 @@ local function biases(model, given)
 end
 
 local kind_of_format = { "type", "string", choices = { "text", "json_object", "json_schema" }, required = true }
+local no_schema = { "json_schema", "null" }  -- as clients write fields that they leave out
 local formats = {
-  text = { kind_of_format },
-  json_object = { kind_of_format, { "schema", "object" }, { "value", "object" } },
+  text = { kind_of_format, no_schema },
+  json_object = { kind_of_format, no_schema, { "schema", "object" }, { "value", "object" } },
   json_schema = { kind_of_format, { "json_schema", "object", required = true, fields = {
     { "schema", "object", required = true }, { "name", "string", unused = true },
     { "description", "string", unused = true }, { "strict", "boolean", unused = true } } } },
@@ -108,10 +109,11 @@ local function bound(given, format, exact)
   end
   if given.grammar then return made(q.grammar, given.grammar, "grammar") end
   if not format then return nil end
-  fields.read(format, formats[format.type] or { kind_of_format }, "response_format")
+  local checked = fields.read(format, formats[format.type] or { kind_of_format }, "response_format")
   if format.type == "text" then return nil end
   if format.type == "json_object" then  -- llama.cpp's clients give its schema beside it, Hugging Face's call that value
-    return made(q.json_schema, exact.schema or exact.value or { type = "object" }, "response_format")
+    local schema = checked.schema and exact.schema or checked.value and exact.value or { type = "object" }
+    return made(q.json_schema, schema, "response_format")
   end
   return made(q.json_schema, exact.json_schema.schema, "response_format.json_schema.schema")
 end

@@ -75,7 +75,7 @@ local function add_turn(turn, out)
   end
 end
 
-local function converted(given, exact)
+local function converted(given, exact, counts)
   local out = {}
   if given.system then
     out[1] = { role = "system", content = messages.text(exact.system, "system") }
@@ -93,7 +93,7 @@ local function converted(given, exact)
     end
     read_blocks(turns[#turns], type(content) == "string" and { { type = "text", text = content } } or content, name)
   end
-  if turns[1] and turns[#turns].role == "assistant" then
+  if not counts and turns[1] and turns[#turns].role == "assistant" then
     bad(("messages.%d"):format(#exact.messages - 1), "this server does not go on from the beginning of an answer")
   end
   for _, turn in ipairs(turns) do add_turn(turn, out) end
@@ -137,9 +137,10 @@ local function tools_of(exact)
   return made, choice.type == "any" and "required" or choice.type == "tool" and { name = choice.name } or choice.type
 end
 
-local function spelled(given, exact)
+-- counts: nothing is answered, so that the conversation may end with an answer.
+local function spelled(given, exact, counts)
   local made, choice = tools_of(exact)
-  return { messages = converted(given, exact), response_format = format_of(exact.output_config), tools = made,
+  return { messages = converted(given, exact, counts), response_format = format_of(exact.output_config), tools = made,
     tool_choice = choice }
 end
 
@@ -240,7 +241,7 @@ return function(server)
   end, { says = "answers in a conversation, as Anthropic's", fields = list, errors = errors })
 
   server:route("POST", "/v1/messages/count_tokens", function(call, given)
-    local _, opt = conversation.read(server, translated(given), spelled(given, call:exact()))
+    local _, opt = conversation.read(server, translated(given), spelled(given, call:exact(), true))
     call:reply(200, { input_tokens = #opt.ids })
   end, { says = "counts the tokens of a conversation, as Anthropic's", fields = counted, errors = errors })
 end
