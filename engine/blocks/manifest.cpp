@@ -99,15 +99,18 @@ bool find_kept(const std::string& entry, const std::string& identity, Manifest* 
   return true;
 }
 
-void keep(const std::string& cache, const std::string& entry, const std::string& identity, const Manifest& manifest) {
+// False where it cannot be written: there is no room, or no right.
+bool keep(const std::string& cache, const std::string& entry, const std::string& identity, const Manifest& manifest) {
   try {
     fs::create_directories(cache);
     write_file_atomically(entry, identity + manifest.hash + "\n" + manifest.text());
-  } catch (const std::exception&) {  // no room or no right to write there: the next process reads the file again
+    return true;
+  } catch (const std::exception&) {
+    return false;
   }
 }
 
-// What this process has read, for where the cache cannot be written.
+// What this process has read and could not keep.
 class Known {
  public:
   bool find(const std::string& entry, const std::string& identity, Manifest* found) {
@@ -155,8 +158,8 @@ Manifest manifest_of(const std::string& path, const std::string& cache, const Bl
   const bool kept = !cache.empty() && manifest.size >= kKept * kFileBlock;
   const std::string entry = kept ? cache + "/" + hex(sha256(fs::canonical(path).string())).substr(0, 32) : "";
   Manifest found;
-  if (kept && known().find(entry, identity(before), &found)) return found;
   if (kept && find_kept(entry, identity(before), &found) && found.size == manifest.size) return found;
+  if (kept && known().find(entry, identity(before), &found)) return found;
 
   timespec now{};
   ::clock_gettime(CLOCK_REALTIME, &now);
@@ -164,10 +167,9 @@ Manifest manifest_of(const std::string& path, const std::string& cache, const Bl
   manifest.hash = hex(sha256(manifest.text()));
   if (identity(file.status()) != identity(before))
     fail("io", path, ": has changed while it was read; try again when nothing writes to it");
-  if (kept && nanoseconds(now) - nanoseconds(before.st_mtim) > kSettled) {
+  if (kept && nanoseconds(now) - nanoseconds(before.st_mtim) > kSettled &&
+      !keep(cache, entry, identity(before), manifest))
     known().add(entry, identity(before), manifest);
-    keep(cache, entry, identity(before), manifest);
-  }
   return manifest;
 }
 
