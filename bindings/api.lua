@@ -171,7 +171,7 @@ function Tensor:to(dtype) end
 ---@param src Tensor
 ---@return Tensor self
 function Tensor:copy(src) end
----@param value number
+---@param value number  of i32 and i64 an integer of 24 bits
 ---@return Tensor self
 function Tensor:fill(value) end
 ---The first #values elements from a list; or all, from a number or a tensor that broadcasts to this shape, rounded to
@@ -199,7 +199,7 @@ function Tensor:requires_grad(on, gradient) end
 function Tensor:grad() end
 ---Backpropagates from this scalar, or from the sum of several: gradients are added to every tensor that requires them;
 ---the tape is emptied. Where a gradient needs values that set, fill, copy, view or a step of AdamW have overwritten
----since: Error("state").
+---since: Error("state"); of a tensor of which rows were read, all rows count.
 ---@param ... Tensor?  further losses of the same tape
 function Tensor:backward(...) end
 ---@param label? string  sets or asks the name that traces and errors show

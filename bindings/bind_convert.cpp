@@ -1,4 +1,5 @@
 // q.ndp.convert: text data to packet datasets, in threads of their own.
+#include "bindings/interrupt.h"
 #include "bindings/json.h"
 #include "bindings/lua.h"
 #include "bindings/register.h"
@@ -109,7 +110,12 @@ int unpack(Call& call) {
   const auto from = open_input(call.arg<std::string>(1));
   AtomicFile to(call.arg<std::string>(2));
   std::vector<char> buffer(1 << 16);
-  while (const size_t bytes = from->read(buffer.data(), buffer.size())) to.write(buffer.data(), bytes);
+  while (const size_t bytes = from->read(buffer.data(), buffer.size())) {
+    to.write(buffer.data(), bytes);
+    if (!interrupt_waiting()) continue;
+    take_interrupt(call.L);
+    fail("interrupted", "interrupted by ", interrupt_name());
+  }
   to.commit();
   return 0;
 }

@@ -225,7 +225,8 @@ int step(Call& call) {
   }
   const auto adam = call.self<AdamWState>();
   const AdamWState::Result result = adam->step(opt.get<double>("lr"), opt.get<double>("clip", 0), groups);
-  for (size_t i = 0; i < adam->size(); ++i) tape_of(call, adam->parameter(i)).wrote(adam->parameter(i));
+  for (size_t i = 0; i < adam->size() && !result.skipped; ++i)
+    if (groups >> adam->group(i) & 1) tape_of(call, adam->parameter(i)).wrote(adam->parameter(i));
   lua_newtable(call.L);
   lua::set_field(call.L, "grad_norm", result.grad_norm);
   lua::set_field(call.L, "skipped", result.skipped);

@@ -56,6 +56,7 @@ class AdamWState {
   std::vector<Part> parts(size_t i) const;
   size_t size() const { return entries_.size(); }
   const TensorPtr& parameter(size_t i) const { return entries_[i].parameter; }
+  size_t group(size_t i) const { return entries_[i].group; }
   void refresh_master(size_t i);  // after a parameter was overwritten from outside
 
  private:

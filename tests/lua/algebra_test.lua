@@ -445,6 +445,14 @@ do  -- writing element by element changes nothing that is pending; gradients of 
       q.linear(written, w):sum():backward()
     end
   end
+  local moved, stays = q.zeros { 2 }, q.randn { 2 }  -- not of a group that is not stepped
+  moved:requires_grad(true)
+  stays:requires_grad(true)
+  local apart = q.adamw_state({ moved, stays }, { groups = { 0, 1 }, allow_unused = true })
+  moved:sum():backward()
+  local of_it = stays:square():sum():compute()
+  apart:step { lr = 0.1, groups = { 0 } }
+  of_it:backward()
   -- not where the gradient needs no value, and not for gradients, or what a checkpoint writes for itself
   local function scaled(h)
     q.no_grad(scratch.set, scratch, 3)

@@ -76,6 +76,8 @@ for line in records.each { scratch.at "b.json", scratch.at "a.jsonl" } do list[#
 check(#list, 2 + #lines, "records of two files")
 check(list[1], '{"text": "x]},\\"[{", "id": 12345678901234567890,  "a": [1.50, {}]}', "a record of an array")
 check(list[2], '{"text": "y\\\\"}', "the last of an array")
+q.fs.write(scratch.at "latin.jsonl", '{"text": "K\228se"}\n')
+check(records.each { scratch.at "latin.jsonl" }(), '{"text": "K\239\191\189se"}', "a text that is not UTF-8")
 assert(records.is_json(scratch.at "a.jsonl") and records.is_json(scratch.at "b.json"))
 
 -- Other forms give the same records: roles and every byte, also where tokenizers would compose accents or see a mark.

@@ -70,13 +70,18 @@ local function elements(text)
   end
 end
 
+-- With U+FFFD for bytes that are not UTF-8, as the converter reads them.
+local function repaired(text)
+  return text:find "[\128-\255]" and q.json.decode(q.json.encode(text, { replace = true })) or text
+end
+
 -- An iterator over the records' texts, a line each: text, path, number (of the line, or in the array; from 1).
 local function texts_of(path)
   local file, why = io.open(path, "rb")
   if not file then q.error("io", why) end
   local number, list = 0, nil
   if first_of(file) == "[" then
-    local text = file:read "*a"
+    local text = repaired(file:read "*a")
     local fine, problem = pcall(q.json.decode, text)
     if not fine then q.error("format", ("%s: %s"):format(path, problem.message)) end
     list = elements(text)
@@ -91,7 +96,7 @@ local function texts_of(path)
       local line = file:read "*l"
       if not line then return file:close() and nil end
       line = (number == 1 and line:gsub("^\239\187\191", "") or line):gsub("\r$", "")
-      if line:find "%S" then return line, path, number end
+      if line:find "%S" then return repaired(line), path, number end
     end
   end
 end
