@@ -18,7 +18,9 @@ local opt = q.options {
   { "lr", 5e-5, "peak learning rate", min = 0 },
   "run", "device",
 }
-if opt.smoothing > 0 and opt.loss ~= "dpo" then q.error("usage", "--smoothing goes with --loss dpo: leave it out") end
+if opt.smoothing > 0 and opt.loss ~= "dpo" and not opt.resume then
+  q.error("usage", "--smoothing goes with --loss dpo: leave it out")
+end
 q.use_device(opt)
 local model = q.load(opt.model, { dtype = opt.dtype, model_file = opt.model_file })
 model:lora { rank = opt.rank, seed = opt.seed }

@@ -189,7 +189,7 @@ opened { tokenizer = with_bos, template = "auto", template_args = "", special = 
 opened { template = "model", template_args = "{}" }
 scratch.refused("made with template model, and not chatml: leave --template out", opened, { template = "chatml" })
 scratch.refused("made with special parse, and not text", opened, { special = "text" })
-scratch.refused('made with template-args none, and not {"role":1}', opened, { template_args = '{"role": 1}' })
+opened { template_args = '{"role": 1}' }  -- which may be for samples
 text_tokens(with_bos, { text = "hello" }, { template_args = '{"role": 1}' })
 opened { template_args = { role = 1 } }
 scratch.refused('with template-args {"role":1}, and not {"role":2}', opened, { template_args = { role = 2 } })

@@ -41,6 +41,9 @@ end
 
 -- model: a chat_model. whole: what it makes of the conversation.
 return function(model, messages, record, whole)
+  local any = record.tools
+  for _, message in ipairs(messages) do any = any or message.tool_calls end
+  if not any then return end
   local asked, list = {}, { unpack(messages) }
   for i, message in ipairs(messages) do
     local first = #asked

@@ -215,7 +215,8 @@ end
 
 local open_options = { "tokenizer", "any_tokenizer", "cache", "cache_dir", "overwrite", "template", "template_args",
   "system", "turns", "special", "format", "documents", "max_tokens", "long", "dedupe", "max_bad", "max_record",
-  "source", "source_field", "source_names", "destination", "resume", "checkpoint", "threads" }
+  "source", "source_field", "source_names", "destination", "resume", "resumed", "checkpoint",
+  "threads" }
 
 -- What tells how texts were made, of options or of a dataset; nil: nothing, as of defaults.
 local function made_by(values)
@@ -230,7 +231,10 @@ end
 local function check_made(path, meta, opt)
   local asked, made = made_by(opt), made_by(meta)
   for _, name in ipairs(meta.template and { "template", "template-args", "special" } or {}) do
-    if asked[name] and asked[name] ~= made[name] then
+    if name == "template-args" and asked[name] and not made[name] then  -- records may have their own
+      io.stderr:write(("%s is a dataset already, made without --template-args: they count for --samples alone\n")
+        :format(path))
+    elseif asked[name] and asked[name] ~= made[name] then
       q.error("value", ("%s is a dataset already, made with %s %s, and not %s: leave --%s out, or convert the data "
         .. "again"):format(path, name, made[name] or name == "special" and "parse" or "none", asked[name], name))
     end
@@ -257,7 +261,7 @@ function data.open(path, opt)
   local file = q.ndp.open(path)
   local meta = file:meta()
   local made_with = meta.tokenizer_hash
-  if packed then check_made(path, meta, opt) end
+  if packed and not opt.resumed then check_made(path, meta, opt) end  -- a run that goes on says what it said
   if opt.tokenizer and not opt.any_tokenizer and made_with and made_with ~= opt.tokenizer:hash() then
     q.error("value", ("%s was made with tokenizer %s (hash %s), the model's is %s (hash %s): convert the data again "
       .. "with --tokenizer of this model"):format(path, tostring(meta.tokenizer), tostring(made_with),

@@ -116,7 +116,8 @@ local function check_adapter(opt)
       q.error("usage", "--adapter goes with --mode lora; to train every weight from there, merge it first: "
         .. "model:merge():save(DIR)")
     end
-    for _, name in ipairs { "dropout", unpack(of_new_adapters) } do
+    -- A run that goes on has what it began with, also what says nothing.
+    for _, name in ipairs(opt.resume and {} or { "dropout", unpack(of_new_adapters) }) do
       if asks(opt, name) then
         q.error("usage", ("%s is of adapters, and --mode full trains every weight: leave one of them out")
           :format(flag(name)))
@@ -241,7 +242,7 @@ return function(opt, hooks)
   hooks = hooks or {}
   opt = completed(opt, hooks)
   check_adapter(opt)
-  if opt.mtp == 0 and asks(opt, "mtp_depth") then
+  if opt.mtp == 0 and not opt.resume and asks(opt, "mtp_depth") then
     q.error("usage", "--mtp-depth is of the head that --mtp trains: give --mtp 0.3, or leave it out")
   end
   check_evaluation(opt)
@@ -274,7 +275,8 @@ return function(opt, hooks)
   end
   local function reading(cache)
     return { tokenizer = model.tokenizer, template = opt.template, template_args = opt.template_args,
-      special = opt.special, documents = opt.documents, any_tokenizer = opt.any_tokenizer, cache = cache }
+      special = opt.special, documents = opt.documents, any_tokenizer = opt.any_tokenizer, cache = cache,
+      resumed = opt.resume }
   end
   local file = place:data(opt.data, reading())
   local eval_data = opt.eval_data ~= "" and place:open(opt.eval_data, reading(opt.out .. "/eval.qubgpu")) or nil

@@ -18,13 +18,21 @@ local function by_assistant(message)
   return role == "assistant" or role == "calls"
 end
 
+-- A message as text; fields that are null are none.
+local function text_of(message)
+  if type(message) ~= "table" then return q.json.encode(message) end
+  local own = {}
+  for key, value in pairs(message) do own[key] = value ~= q.json.null and value or nil end
+  return q.json.encode(own)
+end
+
 -- A prompt and an answer as two texts or two lists of messages; or nil and what is wrong.
 local function two(prompt, answer, field)
   if type(answer) == "table" and answer[1] == nil then answer = { answer } end
   if type(answer) == "table" and #answer > 1 and not by_assistant(answer[1]) then  -- the prompt is its beginning
     local before = { unpack(answer, 1, #answer - 1) }
     for k, message in ipairs(type(prompt) == "table" and prompt or {}) do
-      if not before[k] or q.json.encode(message) ~= q.json.encode(before[k]) then
+      if not before[k] or text_of(message) ~= text_of(before[k]) then
         return nil, field .. " begins neither with the prompt nor with the assistant's message"
       end
     end
@@ -47,7 +55,7 @@ local function encode(template, path, i, record, field)
   if not prompt then fail(path, i, completion) end
   local one = {}
   for key, value in pairs(record) do one[key] = value end
-  one.messages, one.conversations, one.chosen, one.rejected = nil, nil, nil, nil
+  for _, name in ipairs { "messages", "conversations", "chosen", "rejected", "label", "kto_tag" } do one[name] = nil end
   one.prompt, one.completion = prompt, completion
   local tokens, mask = q.try(function() return template:encode(chat.normalize(chat.copy(one))) end)
   if not tokens then q.error(mask.code, ("%s: record %d: %s: %s"):format(path, i, field, mask.message)) end
