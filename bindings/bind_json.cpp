@@ -1,7 +1,7 @@
 // q.json: text to Lua values and back. Arrays carry a metatable, so that an empty one stays []; null is q.json.null;
-// objects are written with sorted keys, or as they were read ("ordered"); whole numbers up to 2^53 are exact, larger ones become the nearest double,
-// unless they are asked for as they are written ("exact"): then those, and floats without a fraction (1.0), are tables
-// {value =, digits =}.
+// objects are written with sorted keys, or as they were read ("ordered"); whole numbers up to 2^53 are exact, larger
+// ones become the nearest double, unless they are asked for as they are written ("exact"): then those, and floats
+// without a fraction (1.0), are tables {value =, digits =}.
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>

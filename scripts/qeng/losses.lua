@@ -14,7 +14,8 @@ end
 
 local function log_sigmoid(x) return -(-x):softplus() end
 
--- Refuses targets [t] i32 that are neither -1 nor a class, also in a program: a gather checks its index.
+-- Refuses targets [t] i32 that are neither -1 nor a class, also in a program: a gather checks its index. In a program
+-- only argmax and gather give integers, so that these put 0 in the place of -1.
 local function check_targets(targets, classes)
   local column = targets:unsqueeze(2)
   local given = q.concat({ q.zeros(column:shape()), column:ne(-1) * 1 }, 2):argmax(2):unsqueeze(2)

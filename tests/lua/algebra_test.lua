@@ -426,45 +426,6 @@ do  -- set: an optimizer's step; what broadcasts; what was made of the old value
   refused("in a function given to q.no_grad", p.set, p * 2, 1)
   refused("set: this Tensor is closed", function() row:free() half:set(row) end)
 end
-do  -- writing element by element changes nothing that is pending; gradients of what was overwritten are refused
-  local x, w = q.tensor { 1, 2 }, q.tensor { { 1, 2 }, { 3, 4 } }
-  local doubled, has_view, view = x * 2, pcall(x.view, x)
-  if has_view then view[0] = 10 else x:set { 10 } end
-  assert(values(doubled) == "2 4" and values(x) == "10 2")
-  w:requires_grad(true)
-  local adam, scratch = q.adamw_state { w }, q.zeros { 2, 2 }
-  for _, write in ipairs {
-    function(t) t:set(t - 1) end, function(t) t:set { 5 } end, function(t) t:fill(2) end, function(t) t[1] = 7 end,
-    function(t) t:copy(scratch) end, function(t) if has_view then t:view()[3] = 7 else t:fill(3) end end,
-    function(t) if t == w then adam:step { lr = 0.1 } else t:fill(4) end end,
-  } do
-    for _, written in ipairs { w, q.randn { 2, 2 } } do
-      local y = q.linear(written, w):square():sum():compute()
-      q.no_grad(write, written)
-      refused("was written to after", y.backward, y)
-      q.linear(written, w):sum():backward()
-    end
-  end
-  local moved, stays = q.zeros { 2 }, q.randn { 2 }  -- not of a group that is not stepped
-  moved:requires_grad(true)
-  stays:requires_grad(true)
-  local apart = q.adamw_state({ moved, stays }, { groups = { 0, 1 }, allow_unused = true })
-  moved:sum():backward()
-  local of_it = stays:square():sum():compute()
-  apart:step { lr = 0.1, groups = { 0 } }
-  of_it:backward()
-  -- not where the gradient needs no value, and not for gradients, or what a checkpoint writes for itself
-  local function scaled(h)
-    q.no_grad(scratch.set, scratch, 3)
-    return h * scratch
-  end
-  local a = w * 2
-  local loss = (q.checkpoint("one", scaled, a) + q.checkpoint("two", scaled, a) + (a - w + 1)):sum():compute()
-  q.no_grad(w.set, w, 1)
-  w:grad():fill(0)
-  loss:backward()
-  assert(values(w:grad()) == "13 13 13 13", values(w:grad()))
-end
 do  -- a power of 0 has no slope, also at 0
   local x, exponent = q.tensor { 0, 2 }, q.tensor { 0, 1 }
   x:requires_grad(true)

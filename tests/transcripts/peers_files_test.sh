@@ -116,6 +116,12 @@ for name in here there again alone; do
   cmp "$dir/losses_here" "$dir/losses_$name"
 done
 
+part=$(ls "$dir"/cache/qeng/remote/*.part)  # no longer what the note says
+printf x | dd of="$part" bs=1 seek=100 conv=notrunc 2> /dev/null
+status=0
+"$QENG" recipes/lora_qwen.lua --model recipes/tiny --data "$data" --steps 3 --out "$dir/damaged" > "$dir/said" 2>&1 || status=$?
+((status == 1)) || fail "a damaged cache is taken: status $status"
+
 expect 2 "keys: made a pair" "${packets[@]}" serve --listen 127.0.0.1:0 --keys "$dir/mistyped"
 expect 2 "--from says who is asked" "${packets[@]}" pull data.bin
 expect 2 "serve: give files or folders to offer" "${packets[@]}" serve --listen 127.0.0.1:0

@@ -41,12 +41,10 @@ end
 
 -- model: a chat_model. whole: what it makes of the conversation.
 return function(model, messages, record, whole)
-  local any = record.tools
-  for _, message in ipairs(messages) do any = any or message.tool_calls end
-  if not any then return end
-  local asked, list = {}, { unpack(messages) }
+  local asked, list = {}, {}
   for i, message in ipairs(messages) do
     local first = #asked
+    list[i] = message
     if message.tool_calls then
       list[i] = with(message, "tool_calls", marked(message.tool_calls, ("messages[%d].tool_calls"):format(i), asked))
     end
@@ -61,9 +59,9 @@ return function(model, messages, record, whole)
   local text = rendered(list, tools) or ""
   for _, each in ipairs(asked) do
     if not text:find(each.mark, 1, true) then
-      local said, given = { unpack(messages) }, record.tools
+      local said, given = messages, record.tools
       if each.message then
-        said[each.message] = without_call(messages[each.message], each.i)
+        said = with(messages, each.message, without_call(messages[each.message], each.i))
       else
         given = without(given, each.i)
       end

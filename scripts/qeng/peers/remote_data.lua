@@ -67,11 +67,14 @@ local function note_of(from, what, folder)
   return ("%s/%s.whole"):format(folder, q.host.hash(table.concat(from, ",") .. "/" .. what))
 end
 
--- Where all of it lies from a former run; nil where it does not.
+-- Where all of it lies from a former run, which its hash tells; nil where it does not.
 local function path_before(from, what, folder)
   local note = note_of(from, what, folder)
-  local path = q.fs.kind(note) and ("%s/%s.part"):format(folder, q.fs.read(note))
-  return path and q.fs.kind(path) and path or nil
+  if not q.fs.kind(note) then return nil end
+  local hash = q.fs.read(note)
+  local path = ("%s/%s.part"):format(folder, hash)
+  local manifest = q.try(q.blocks.manifest, path)
+  return manifest and manifest:hash() == hash and path or nil
 end
 
 -- from: addresses; what: a name or a hash; folder: of the cache; told: a file that gets the path, or why there is none.
