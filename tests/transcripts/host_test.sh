@@ -133,7 +133,7 @@ repl 'q' 'help(q.json)' 'help "Tensor.fill"' 'help(string.rep)' 'help({})' 'q.ze
 sed -i '$!{/^  *["{}]/d}' out  # the lines of the large table, but for the last
 expect "help of what is at hand" "qeng $("$QENG" -e 'print(q.version)'): help(q) lists its names" q.json \
   '  q.json.decode(text, opt)  -- Arrays keep that they are arrays; whole numbers are exact up to 2^53.' '  q.json.encode(value, opt)' \
-  '  q.json.array(t)  -- Marks a table so that it is written as [] even when empty.' 'Tensor:fill(value)' '    value: number' '    returns Tensor self' \
+  '  q.json.array(t)  -- Marks a table so that it is written as [] even when empty.' 'Tensor:fill(value)' '    value: number  of i32 and i64 an integer of 24 bits' '    returns Tensor self' \
   "string.rep is Lua's own: www.lua.org/manual/5.1" 'no reference for this table; help() lists the names' 'f32 [2]  [0. 0.]' '{' '... 62 more lines'
 repl 'help()'
 grep -q 'q.adamw_state' out || { echo "FAILED help()"; failures=$((failures + 1)); }
