@@ -308,6 +308,22 @@ for n = 1, 60, 7 do
   check(texts(model, 5, tight) == expected, "lost at step %d of those that are measured", n)
 end
 
+-- What waits for the collector is no reason to refuse a cache.
+do
+  local _, model, net = fleet_of(path, split { 3, 2 }, 1)
+  collectgarbage()
+  collectgarbage()
+  local held = 0
+  for _, account in pairs(q.memory()) do held = held + account.bytes end
+  net.workers[1].memory = held + 2 ^ 26
+  collectgarbage "stop"
+  for _ = 1, 2 do q.scope(function() return q.keep(q.zeros { 2 ^ 24 }) end) end
+  check(net.workers[1]:about().free == 0, "what waits for the collector is not counted")
+  local same = texts(model, 5, tight) == expected
+  collectgarbage "restart"
+  check(same, "another text once a worker collected")
+end
+
 -- The planner: layers stay where no others are better, and go on soon where weights need not be sent.
 do
   local fleet = gathered(path, 2, { lacking = true })

@@ -91,6 +91,11 @@ local function check_cache(self, model, shape)
   local bytes = shape.pages * sequences.bytes(model, shape.page_tokens, shape, true)
     + 4 * shape.rows * model.config.hidden + 8 * shape.sequences * math.min(shape.pages, 2 ^ 20)
   local free = self:about().free
+  if bytes > free then  -- what earlier caches computed with may still wait for the collector
+    collectgarbage()
+    collectgarbage()
+    free = self:about().free
+  end
   if bytes > free then
     q.error("memory", ("a cache of %s, and %s are free"):format(progress.bytes(bytes), progress.bytes(free)))
   end
