@@ -161,10 +161,14 @@ void AtomicFile::write_through(const char* data, size_t bytes) {
   }
 }
 
-void AtomicFile::commit() {
+void AtomicFile::sync() {
   if (fd_ < 0) fail("closed", path_, ": committed twice");
   flush();
   if (::fsync(fd_) != 0) fail("io", path_, ": cannot flush to the disk: ", std::strerror(errno));
+}
+
+void AtomicFile::commit() {
+  sync();
   rename_or_fail(temporary_, path_);
   ::close(fd_);
   fd_ = -1;

@@ -29,8 +29,8 @@ class AtomicFile {
   uint64_t position() const { return position_; }  // bytes written so far
   const std::string& path() const { return path_; }
 
-  // Flush, fsync, rename over the target, fsync the folder. No write may follow.
-  void commit();
+  void sync();    // flush, fsync: what can fail for want of room has not
+  void commit();  // sync, rename over the target, fsync the folder. No write may follow.
 
  private:
   void flush();

@@ -221,6 +221,7 @@ void GgufWriter::commit() {
   if (current_ < specs_.size())
     fail("value", path_, ": tensor ", specs_[current_].name, " has ", written_, " of its ", specs_[current_].bytes(),
          " bytes");
+  for (const Part& part : parts_) part.file->sync();  // on a full disk no part appears
   for (size_t i = parts_.size(); i-- > 0;) parts_[i].file->commit();
 }
 

@@ -1,8 +1,10 @@
 #include "engine/formats/gguf.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -235,6 +237,22 @@ TEST_CASE("a GGUF file that is written in parts is read as one") {
   CHECK(whole.paths() == std::vector<std::string>{scratch / "whole.gguf"});
   write(whole);
   CHECK(Gguf::open(scratch / "whole.gguf")->tensors().size() == 4);
+}
+
+TEST_CASE("of a split GGUF file that the disk has no room for no part appears") {
+  const GgufScratch scratch;
+  const std::vector<float> values(1000);
+  GgufWriter writer(scratch / "m.gguf", {{"a", DType::f32, {1000}}, {"b", DType::f32, {1}}}, GgufMetadata(), 4000);
+  writer.write("a", values.data(), 4000);
+  writer.write("b", values.data(), 4);
+  struct rlimit before;
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const struct rlimit small = {2000, before.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+  CHECK_THROWS_WITH(writer.commit(), containing("m-00001-of-00002.gguf: cannot write"));
+  ::setrlimit(RLIMIT_FSIZE, &before), std::signal(SIGXFSZ, handler);
+  for (const std::string& path : writer.paths()) CHECK_FALSE(fs::exists(path));
 }
 
 TEST_CASE("the parts of a split GGUF file are one, and strangers among them are refused") {
