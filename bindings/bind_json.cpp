@@ -35,7 +35,8 @@ bool has_mark(lua_State* L, int index, const char* mark) {
 // above it.
 class Builder {
  public:
-  Builder(lua_State* L, bool ordered, bool exact) : L_(L), ordered_(ordered), exact_(exact) {}
+  Builder(lua_State* L, bool ordered, bool exact, int64_t most)
+      : L_(L), ordered_(ordered), exact_(exact), most_(most), left_(most) {}
   bool null() { return push_null(L_), add(); }
   bool boolean(bool value) { return lua_pushboolean(L_, value), add(); }
   bool number_integer(int64_t value) { return number(static_cast<double>(value), std::to_string(value)); }
@@ -88,6 +89,7 @@ class Builder {
   }
   bool open(bool array) {
     if (levels_.size() == kMaxDepth) fail("format", "json: nested more than ", kMaxDepth, " levels deep");
+    if (left_-- <= 0) fail("format", "json: more than ", most_, " arrays and objects");
     luaL_checkstack(L_, 6, "json");
     lua_newtable(L_);
     if (array) luaL_getmetatable(L_, kArray), lua_setmetatable(L_, -2);
@@ -115,6 +117,8 @@ class Builder {
   }
   lua_State* L_;
   const bool ordered_, exact_;
+  const int64_t most_;
+  int64_t left_;  // of most_, arrays and objects
   std::vector<Level> levels_;
 };
 
@@ -249,9 +253,9 @@ class Writer {
 
 int decode(Call& call) {
   const std::string text = call.arg<std::string>(1);
-  lua::Options opt(call, 2, {"ordered", "exact"});
+  lua::Options opt(call, 2, {"ordered", "exact", "most"});
   const bool ordered = opt.get("ordered", false), exact = opt.get("exact", false);
-  push_json(call.L, text, ordered, exact);
+  push_json(call.L, text, ordered, exact, opt.get("most", INT64_MAX));
   return 1;
 }
 
@@ -277,8 +281,8 @@ int array(Call& call) {
 }
 }  // namespace
 
-void push_json(lua_State* L, const std::string& text, bool ordered, bool exact) {
-  Builder builder(L, ordered, exact);
+void push_json(lua_State* L, const std::string& text, bool ordered, bool exact, int64_t most) {
+  Builder builder(L, ordered, exact, most);
   nlohmann::json::sax_parse(text, &builder);
 }
 

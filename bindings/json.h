@@ -7,8 +7,9 @@ namespace qeng {
 
 // Error("format") with line and column. ordered: an object's metatable holds its keys in the text's order, in __keys.
 // exact: floats without a fraction and integers beyond 2^53 are tables {value =, digits = of an integer} whose
-// metatable has json_number.
-void push_json(lua_State* L, const std::string& text, bool ordered = false, bool exact = false);
+// metatable has json_number. most: arrays and objects.
+void push_json(lua_State* L, const std::string& text, bool ordered = false, bool exact = false,
+               int64_t most = INT64_MAX);
 struct JsonStyle {
   bool pretty = false;
   bool replace = false;  // bytes that are not UTF-8 become U+FFFD, else they are an error

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <mutex>
 
 #include "kernels/error.h"
@@ -9,6 +10,7 @@
 namespace qeng {
 namespace {
 constexpr size_t kMostBytes = 40, kMostTail = 20;  // of a breaker, as llama.cpp cuts them
+constexpr size_t kMostBreakers = 64;               // each is looked for in every token of the vocabulary
 constexpr double kLogMost = 88.7228391;            // of the largest float
 
 // How many tokens from the end on a repetition may reach: up to the last breaker.
@@ -35,30 +37,36 @@ std::shared_ptr<const SequenceBreakers> sequence_breakers(const Tokenizer& token
   static std::mutex mutex;
   static std::pair<uint64_t, std::vector<std::string>> of;
   static std::shared_ptr<const SequenceBreakers> latest;
+  if (strings.size() > kMostBreakers)
+    fail("value", "sampler: ", strings.size(), " dry_sequence_breakers, at most ", kMostBreakers, " are looked for");
   const std::lock_guard lock(mutex);
   if (latest && of == std::pair(tokenizer.hash(), strings)) return latest;
   auto all = std::make_shared<SequenceBreakers>();
   for (const std::string& given : strings) {
     if (given.empty()) fail("value", "sampler: a string of dry_sequence_breakers is empty");
     const std::string text = given.substr(0, kMostBytes);
+    std::map<size_t, std::vector<int32_t>> tails;  // by how much of the text stands before them
+    const auto tail = [&](size_t before) -> const std::vector<int32_t>& {
+      const auto [found, fresh] = tails.try_emplace(before);
+      if (fresh && before < text.size()) {
+        found->second = tokenizer.encode(text.substr(before), false);
+        if (found->second.size() > kMostTail) found->second.resize(kMostTail);
+      }
+      return found->second;
+    };
     for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
       const std::string_view bytes = tokenizer.bytes(id);
-      std::vector<std::vector<int32_t>>& tails = (*all)[id];
-      const auto add = [&](std::vector<int32_t> tail) {
-        if (std::find(tails.begin(), tails.end(), tail) == tails.end()) tails.push_back(std::move(tail));
+      const auto add = [&](size_t before) {
+        std::vector<std::vector<int32_t>>& known = (*all)[id];
+        if (std::find(known.begin(), known.end(), tail(before)) == known.end()) known.push_back(tail(before));
       };
       if (bytes.find(text) != std::string_view::npos) {
-        add({});
-      } else {
-        for (size_t at = bytes.size() - std::min(bytes.size(), text.size()); at < bytes.size(); ++at) {
-          const size_t shared = bytes.size() - at;
-          if (bytes.substr(at) != std::string_view(text).substr(0, shared)) continue;
-          std::vector<int32_t> tail = tokenizer.encode(text.substr(shared), false);
-          if (tail.size() > kMostTail) tail.resize(kMostTail);
-          add(std::move(tail));
-        }
+        add(text.size());
+        continue;
       }
-      if (tails.empty()) all->erase(id);
+      for (size_t at = bytes.size() - std::min(bytes.size(), text.size()); at < bytes.size(); ++at) {
+        if (std::string_view(text).starts_with(bytes.substr(at))) add(bytes.size() - at);
+      }
     }
   }
   of = {tokenizer.hash(), strings};

@@ -10,7 +10,8 @@
 
 namespace qeng::grammar {
 namespace {
-constexpr size_t kInlineStates = 6;  // a repeated part of more states becomes a rule of its own, called each time
+constexpr size_t kMaxWork = 4'000'000;  // parts built, 0.1 s: some need no state
+constexpr size_t kInlineStates = 6;     // a repeated part of more states becomes a rule of its own, called each time
 
 class Compiler {
  public:
@@ -41,6 +42,8 @@ class Compiler {
   // Adds what expr matches from `from` on; returns the state reached. Nothing that is added leads back to `from`, so
   // several may be built from one state.
   uint32_t build(const Expr& expr, uint32_t from) {
+    work_ += 1 + expr.set.size() / 4;
+    if (work_ > kMaxWork) fail("format", "the grammar takes too much work: its repetitions are too many or too long");
     switch (expr.kind) {
       case Expr::Kind::literal:
         for (const char c : expr.text) from = byte(from, static_cast<uint8_t>(c), static_cast<uint8_t>(c));
@@ -275,6 +278,7 @@ class Compiler {
   const Rules& rules_;
   const bool strict_;
   Automaton a_;
+  size_t work_ = 0;
   std::vector<uint32_t> starts_;    // of the rules, and then of repeated parts
   std::vector<std::string> names_;  // of the same
 };

@@ -40,7 +40,8 @@ struct Automaton {
 };
 
 // strict: a rule that cannot end is an error, as in a grammar someone wrote; otherwise only the root's is, and the
-// parts that need such a rule are left out. Error("format"): left recursion, no end; over kMaxStates states.
+// parts that need such a rule are left out. Error("format"): left recursion, no end; over kMaxStates states, or as many
+// parts that take as long.
 Automaton compile(const Rules& rules, bool strict);
 constexpr size_t kMaxStates = 400'000;  // about 100 MB in the worst case; a schema of a thousand fields has 20 000
 

@@ -9,11 +9,15 @@
 namespace qeng::grammar {
 namespace {
 constexpr int kMostCalls = 50;  // of rules in rules: those that come here do not call themselves
+
+[[noreturn]] void too_large() {
+  fail("unsupported", "schema: the patterns, lengths or numbers of one value are too large to hold together");
+}
 }  // namespace
 
 uint32_t Language::add() {
-  if (nodes_.size() == kMostNodes)
-    fail("unsupported", "schema: the patterns, lengths or numbers of one value are too large to hold together");
+  if (nodes_.size() == kMostNodes) too_large();
+  ++work_;
   nodes_.emplace_back();
   return static_cast<uint32_t>(nodes_.size() - 1);
 }
@@ -25,6 +29,8 @@ void Language::part(const Expr& expr, const std::vector<Rule>& rules, bool wante
 
 // Nothing that is added leads back to `from`.
 uint32_t Language::build(const Expr& expr, const std::vector<Rule>& rules, uint32_t from, int depth) {
+  work_ += 1 + expr.set.size();
+  if (work_ > kMostWork) too_large();
   switch (expr.kind) {
     case Expr::Kind::literal:
       for (size_t at = 0; at < expr.text.size();) {
@@ -79,30 +85,24 @@ uint32_t Language::build(const Expr& expr, const std::vector<Rule>& rules, uint3
   return from;
 }
 
-Language::Set Language::closed(Set nodes) const {
-  std::vector<uint32_t> seen = nodes;
-  std::sort(seen.begin(), seen.end());
-  seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
-  std::vector<uint32_t> fresh = seen;
-  while (!fresh.empty()) {
-    Set reached;
-    for (const uint32_t node : fresh)
-      reached.insert(reached.end(), nodes_[node].moves.begin(), nodes_[node].moves.end());
-    std::sort(reached.begin(), reached.end());
-    reached.erase(std::unique(reached.begin(), reached.end()), reached.end());
-    fresh.clear();
-    std::set_difference(reached.begin(), reached.end(), seen.begin(), seen.end(), std::back_inserter(fresh));
-    Set all;
-    std::merge(seen.begin(), seen.end(), fresh.begin(), fresh.end(), std::back_inserter(all));
-    seen = std::move(all);
-  }
-  return seen;
+Language::Set Language::closed(const Set& nodes) const {
+  std::vector<bool> seen(nodes_.size());
+  Set all;
+  const auto reach = [&](const std::vector<uint32_t>& more) {
+    for (const uint32_t node : more) {
+      if (!seen[node]) seen[node] = true, all.push_back(node);
+    }
+  };
+  reach(nodes);
+  for (size_t i = 0; i < all.size(); ++i) reach(nodes_[all[i]].moves);
+  std::sort(all.begin(), all.end());
+  return all;
 }
 
 Language::Set Language::begin() const {
   Set starts;
   for (const Part& part : parts_) starts.push_back(part.start);
-  return closed(std::move(starts));
+  return closed(starts);
 }
 
 bool Language::final(const Set& set) const {
@@ -111,7 +111,7 @@ bool Language::final(const Set& set) const {
   });
 }
 
-bool Language::accepts(std::string_view text) const {
+bool Language::accepts(std::string_view text, const std::function<void(size_t)>& looked) const {
   Set set = begin();
   for (size_t at = 0; at < text.size();) {
     uint32_t code;
@@ -122,7 +122,8 @@ bool Language::accepts(std::string_view text) const {
         if (e.range.first <= code && code <= e.range.last) next.push_back(e.to);
       }
     }
-    set = closed(std::move(next));
+    set = closed(next);
+    looked(set.size() + 1);
   }
   return final(set);
 }
@@ -162,7 +163,7 @@ std::vector<LanguageState> Language::states(const char* what) const {
           if (e.range.first <= edges[i] && edges[i] <= e.range.last) next.push_back(e.to);
         }
       }
-      if (!next.empty()) targets[intern(closed(std::move(next)))].push_back({edges[i], edges[i + 1] - 1});
+      if (!next.empty()) targets[intern(closed(next))].push_back({edges[i], edges[i + 1] - 1});
     }
     for (auto& [to, ranges] : targets) {
       CharSet joined = normal(std::move(ranges));

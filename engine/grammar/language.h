@@ -2,6 +2,7 @@
 // of a schema that has to hold to more than one thing, or may not be some.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -17,7 +18,7 @@ struct LanguageState {
 
 class Language {
  public:
-  // rules: what expr calls; such rules may not call themselves. Error("unsupported") over kMostNodes.
+  // rules: what expr calls; such rules may not call themselves. Error("unsupported") over kMostNodes or kMostWork.
   void must(const Expr& expr, const std::vector<Rule>& rules = {}) { part(expr, rules, true); }
   void must_not(const Expr& expr, const std::vector<Rule>& rules = {}) { part(expr, rules, false); }
 
@@ -28,7 +29,10 @@ class Language {
   void part(uint32_t start, uint32_t end, bool wanted) { parts_.push_back({start, end, wanted}); }
 
   size_t size() const { return nodes_.size(); }  // what it takes to make states of it grows with this
-  bool accepts(std::string_view text) const;     // UTF-8
+  size_t work() const { return work_; }          // what it took to build it
+  // text: UTF-8. looked is told of how many nodes each character had to look at.
+  bool accepts(
+      std::string_view text, const std::function<void(size_t)>& looked = [](size_t) {}) const;
   // Something has to be a must. Deterministic, only states from which an end can be reached, the first is the start;
   // none if nothing is in the language. what: for the Error("unsupported") over kMostStates.
   std::vector<LanguageState> states(const char* what) const;
@@ -51,12 +55,13 @@ class Language {
 
   void part(const Expr& expr, const std::vector<Rule>& rules, bool wanted);
   uint32_t build(const Expr& expr, const std::vector<Rule>& rules, uint32_t from, int depth);
-  Set closed(Set nodes) const;  // with what moves lead to
+  Set closed(const Set& nodes) const;  // with what moves lead to
   Set begin() const;
   bool final(const Set& set) const;
 
   std::vector<Node> nodes_;
   std::vector<Part> parts_;
+  size_t work_ = 0;  // nodes, ranges, and parts of expressions, some of which need no node
 };
 
 }  // namespace qeng::grammar

@@ -92,11 +92,12 @@ uint32_t SchemaCompiler::add(const std::string& name, Expr body) {
 
 const Json& SchemaCompiler::target(const std::string& reference, const std::string& where) const {
   if (reference == "#") return root_;
+  if (const auto known = targets_.find(reference); known != targets_.end()) return *known->second;
   if (!reference.starts_with("#/")) {
     fail("unsupported", where, ": $ref ", reference, " leaves the schema; only #/... is supported");
   }
   try {
-    return root_.at(Json::json_pointer(unescaped(reference.substr(1))));
+    return *(targets_[reference] = &root_.at(Json::json_pointer(unescaped(reference.substr(1)))));
   } catch (const nlohmann::json::exception&) {
     fail("format", where, ": $ref ", reference, " leads nowhere");
   }
@@ -112,7 +113,7 @@ uint32_t SchemaCompiler::reference(const std::string& reference, const std::stri
   return found->second;
 }
 
-void SchemaCompiler::spend(size_t work, const std::string& where) {
+void SchemaCompiler::spend(size_t work, const std::string& where) const {
   work_ += work;
   if (work_ > kMaxWork)
     fail("format", where.substr(0, 200), ": the schema takes too much work; write shared parts as $ref alone");

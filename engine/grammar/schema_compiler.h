@@ -67,9 +67,11 @@ class SchemaCompiler {
   // Does a value hold to a schema, in normal form or as it is written? schema_check.cpp
   bool holds(const Json& value, const Json& schema, const std::string& where, int depth = 0) const;
   bool text_holds(const std::string& text, const Json& schema, const std::string& where) const;
+  bool same(const Json& a, const Json& b, const std::string& where) const;
+  bool accepts(const Language& language, std::string_view text, const std::string& where) const;
 
   Json merged(const Json& a, const Json& b, const std::string& where);
-  void spend(size_t work, const std::string& where);  // Error("format") once there was too much
+  void spend(size_t work, const std::string& where) const;  // Error("format") once there was too much
   const Json& target(const std::string& reference, const std::string& where) const;
   uint32_t reference(const std::string& reference, const std::string& where);
   uint32_t add(const std::string& name, Expr body);
@@ -83,7 +85,8 @@ class SchemaCompiler {
   std::map<std::string, uint32_t> numbers_;  // rules of numbers, by what they hold to
   std::map<std::string, uint32_t> joined_;   // rules of schemas that join others, by their text
   std::vector<std::string> waiting_;         // references whose rule has no body yet
-  size_t work_ = 0;
+  mutable std::map<std::string, const Json*> targets_;
+  mutable size_t work_ = 0;
   int nesting_ = 0;
 };
 

@@ -29,13 +29,31 @@ bool word_ends(std::string_view text) {
 
 AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
   std::erase_if(tokens_, [](const AddedToken& token) { return token.content.empty(); });
-  std::stable_sort(tokens_.begin(), tokens_.end(), [](const AddedToken& a, const AddedToken& b) {
-    return first_byte(a) != first_byte(b) ? first_byte(a) < first_byte(b) : a.content.size() > b.content.size();
-  });
+  std::stable_sort(tokens_.begin(), tokens_.end(),
+                   [](const AddedToken& a, const AddedToken& b) { return a.content < b.content; });
   for (const AddedToken& token : tokens_) ++first_[first_byte(token) + 1u];
   for (size_t byte = 0; byte < 256; ++byte) first_[byte + 1] += first_[byte];
   if (!tokens_.empty() && first_byte(tokens_.front()) == first_byte(tokens_.back()))
     only_first_byte_ = first_byte(tokens_.front());
+}
+
+// Byte by byte, of those that have begun like text so far.
+const AddedToken* AddedTokenFinder::longest(std::string_view text, bool with_special) const {
+  const auto byte = static_cast<uint8_t>(text[0]);
+  auto low = tokens_.begin() + first_[byte], high = tokens_.begin() + first_[byte + 1u];
+  const AddedToken* found = nullptr;
+  for (size_t depth = 1; low != high; ++depth) {
+    for (; low != high && low->content.size() == depth; ++low) {
+      const bool alike = found && found->content.size() == depth;
+      if ((with_special || !low->special) && !alike) found = &*low;
+    }
+    if (depth == text.size()) break;
+    const auto at = [&](const AddedToken& token) { return static_cast<uint8_t>(token.content[depth]); };
+    const auto next = static_cast<uint8_t>(text[depth]);
+    low = std::partition_point(low, high, [&](const AddedToken& token) { return at(token) < next; });
+    high = std::partition_point(low, high, [&](const AddedToken& token) { return at(token) == next; });
+  }
+  return found;
 }
 
 const AddedToken* AddedTokenFinder::find(std::string_view text, bool with_special, size_t& from) const {
@@ -46,15 +64,11 @@ const AddedToken* AddedTokenFinder::find(std::string_view text, bool with_specia
       if (!hit) return nullptr;
       from = static_cast<size_t>(static_cast<const char*>(hit) - text.data());
     }
-    uint8_t byte = static_cast<uint8_t>(text[from]);
-    for (uint32_t i = first_[byte]; i < first_[byte + 1u]; ++i)
-      if ((with_special || !tokens_[i].special) && text.substr(from).starts_with(tokens_[i].content)) {
-        const size_t end = from + tokens_[i].content.size();
-        if (!tokens_[i].single_word || !(word_ends(text.substr(0, from)) || word_begins(text.substr(end))))
-          return &tokens_[i];
-        from = end - 1;  // as Hugging Face's, which go on behind it
-        break;
-      }
+    const AddedToken* token = longest(text.substr(from), with_special);
+    if (!token) continue;
+    const size_t end = from + token->content.size();
+    if (!token->single_word || !(word_ends(text.substr(0, from)) || word_begins(text.substr(end)))) return token;
+    from = end - 1;  // as Hugging Face's, which go on behind it
   }
   return nullptr;
 }

@@ -35,10 +35,12 @@ class AddedTokenFinder {
  private:
   // The first token at or after `from`, and moves `from` to it; nullptr if none follows.
   const AddedToken* find(std::string_view text, bool with_special, size_t& from) const;
+  // The longest that text begins with, of those spelled alike the first; nullptr if none. text is not empty.
+  const AddedToken* longest(std::string_view text, bool with_special) const;
   static size_t before_white_space(std::string_view text, size_t at);
   static size_t after_white_space(std::string_view text, size_t at);
 
-  std::vector<AddedToken> tokens_;     // by first byte, then longest first
+  std::vector<AddedToken> tokens_;     // by content
   std::array<uint32_t, 257> first_{};  // tokens_[first_[b] .. first_[b + 1]) begin with byte b
   int only_first_byte_ = -1;           // the first byte of all of them, if they share it (usually '<')
 };

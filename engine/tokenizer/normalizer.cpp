@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 
@@ -17,16 +16,6 @@ namespace qeng {
 namespace {
 
 using nlohmann::json;
-
-std::string normal_form(std::string_view text, int options) {
-  utf8proc_uint8_t* made = nullptr;
-  const utf8proc_ssize_t size =
-      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
-                   &made, static_cast<utf8proc_option_t>(options | UTF8PROC_STABLE));
-  const std::unique_ptr<utf8proc_uint8_t, void (*)(void*)> owned(made, std::free);
-  if (size < 0) fail("internal", "utf8proc: ", utf8proc_errmsg(size));
-  return {reinterpret_cast<const char*>(made), static_cast<size_t>(size)};
-}
 
 // text with each code point replaced by what fn appends for it.
 template <class Fn>
@@ -188,22 +177,22 @@ std::string Normalizer::operator()(std::string_view text, bool prepend) const {
 void Normalizer::add(const std::string& path, const json& part, int depth) {
   if (depth > 8) fail("format", path, ": its normalizers are nested too deeply");
   const std::string type = part.value("type", "");
-  const auto form = [&](int options) {
-    steps_.push_back([options](std::string& text, bool) {
-      if (!is_ascii(text)) text = normal_form(text, options);
+  const auto form = [&](NormalForm wanted) {
+    steps_.push_back([wanted](std::string& text, bool) {
+      if (!is_ascii(text)) text = normal_form(text, wanted);
     });
   };
   const auto codes = [&](auto fn) { steps_.push_back([fn](std::string& text, bool) { text = each_code(text, fn); }); };
   if (type == "Sequence") {
     for (const json& inner : part.at("normalizers")) add(path, inner, depth + 1);
   } else if (type == "NFC") {
-    form(UTF8PROC_COMPOSE);
+    form(NormalForm::c);
   } else if (type == "NFD") {
-    form(UTF8PROC_DECOMPOSE);
+    form(NormalForm::d);
   } else if (type == "NFKC") {
-    form(UTF8PROC_COMPOSE | UTF8PROC_COMPAT);
+    form(NormalForm::kc);
   } else if (type == "NFKD") {
-    form(UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT);
+    form(NormalForm::kd);
   } else if (type == "Lowercase") {
     codes(lower);
   } else if (type == "StripAccents") {
@@ -262,7 +251,7 @@ void Normalizer::add(const std::string& path, const json& part, int depth) {
         if (is_chinese(code)) made += ' ';
       });
     if (flag(part, "strip_accents", lowercase)) {
-      form(UTF8PROC_DECOMPOSE);
+      form(NormalForm::d);
       codes([](uint32_t code, std::string& made) {
         if (category(code) != UTF8PROC_CATEGORY_MN) append_utf8(code, made);
       });

@@ -124,10 +124,14 @@ std::string_view valid_utf8(std::string_view text, std::string& storage) {
 
 namespace {
 
-// Decomposes, orders marks by combining class and composes. The ordering is our own: utf8proc's takes quadratic time on
-// a long run of marks.
-void append_normalized(const char* p, const char* end, std::vector<utf8proc_int32_t>& codes, std::string& result) {
-  constexpr auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+// Decomposes, orders marks by combining class and composes, if the form does. The ordering is our own: utf8proc's takes
+// quadratic time on a long run of marks.
+void append_normalized(const char* p, const char* end, NormalForm form, std::vector<utf8proc_int32_t>& codes,
+                       std::string& result) {
+  const bool composed = form == NormalForm::c || form == NormalForm::kc;
+  const bool compatible = form == NormalForm::kc || form == NormalForm::kd;
+  const auto options = static_cast<utf8proc_option_t>(
+      UTF8PROC_STABLE | (composed ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) | (compatible ? UTF8PROC_COMPAT : 0));
   codes.clear();
   while (p < end) {
     uint32_t code;
@@ -191,11 +195,19 @@ std::string_view nfc(std::string_view text, std::string& storage) {
       stop += next;
     }
     storage.append(copied, starter);
-    append_normalized(starter, stop, codes, storage);
+    append_normalized(starter, stop, NormalForm::c, codes, storage);
     copied = starter = p = stop;
   }
   if (copied == text.data()) return text;
   return storage.append(copied, end);
+}
+
+std::string normal_form(std::string_view text, NormalForm form) {
+  std::string made;
+  if (valid_utf8(text, made).data() != text.data()) fail("format", "a text to be normalized is not UTF-8");
+  std::vector<utf8proc_int32_t> codes;
+  append_normalized(text.data(), text.data() + text.size(), form, codes, made);
+  return made;
 }
 
 std::string Utf8Cutter::push(std::string_view bytes) {

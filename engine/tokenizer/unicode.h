@@ -57,6 +57,10 @@ std::string_view valid_utf8(std::string_view text, std::string& storage);
 // UTF-8.
 std::string_view nfc(std::string_view text, std::string& storage);
 
+// text in a normal form of Unicode (annex 15). Error("format") where it is not valid UTF-8.
+enum class NormalForm { c, d, kc, kd };
+std::string normal_form(std::string_view text, NormalForm form);
+
 // Cuts bytes into whole characters, for printing tokens as they are generated.
 class Utf8Cutter {
  public:

@@ -54,6 +54,15 @@ for _, source in ipairs { "{% break %}", "{% for i in [1] %}{% macro f() %}{% co
   assert(not ok and why.code == "template", source)
 end
 
+-- Lists longer than Lua's stack.
+do
+  local d = {}
+  for i = 1, 20000 do d["k" .. i] = i end
+  local render = jinja.compile "{{ d | list | length }} {{ d.keys() | length }} {{ (d | tojson(sort_keys=true))[:9] }}"
+  local got = render { d = d }
+  assert(got == '20000 20000 {"k1": 1,', got)
+end
+
 -- Untrusted templates: each is refused or stopped, with a template error.
 for _, hostile in ipairs {
   "{% for i in range(100000) %}{% for j in range(100000) %}x{% endfor %}{% endfor %}", "{{ 'a' * 999999999 }}",
@@ -73,6 +82,11 @@ for _, hostile in ipairs {
   "{% set n = namespace(l=[]) %}{% for i in range(100000) %}{% set n.l = n.l + [range(100000)] %}{% endfor %}",
   "{% set x = 'a' * 1000000 %}{% for i in range(100000) %}{% set y = x | upper %}{% endfor %}",
   "{% set x = 'a' * 1000000 %}{% for i in range(100000) %}{% if 'b' in x %}b{% endif %}{% endfor %}",
+  -- one step that looks at many items
+  "{% set n = namespace(a=[1], b=[1]) %}{% for i in range(40) %}{% set n.a = [n.a, n.a] %}{% set n.b = [n.b, n.b] %}" ..
+  "{% endfor %}{{ n.a == n.b }}",
+  "{{ range(100000) | unique | sum }}", "{{ ([[1, 2]] * 40000) | sum(start=[]) }}",
+  "{% set l = range(100000) %}{% for i in range(100000) %}{% set m = l[1:] %}{% endfor %}",
 } do
   local ok, why = pcall(function() return jinja.compile(hostile) { messages = {} } end)
   assert(not ok and type(why) == "table" and why.code == "template",

@@ -34,6 +34,26 @@ TEST_CASE("NFC agrees with utf8proc on every code point, alone and after a lette
   }
 }
 
+TEST_CASE("every normal form agrees with utf8proc on the code points of four planes, before and behind marks") {
+  for (uint32_t code = 1; code < 0x34000; ++code) {
+    if (code >= 0xD800 && code < 0xE000) continue;
+    std::string text = "e\u0307";
+    append_utf8(code, text);
+    text += "\u0323";
+    for (const NormalForm form : {NormalForm::c, NormalForm::d, NormalForm::kc, NormalForm::kd}) {
+      const auto* bytes = reinterpret_cast<const utf8proc_uint8_t*>(text.c_str());
+      utf8proc_uint8_t* expected = form == NormalForm::c    ? utf8proc_NFC(bytes)
+                                   : form == NormalForm::d  ? utf8proc_NFD(bytes)
+                                   : form == NormalForm::kc ? utf8proc_NFKC(bytes)
+                                                            : utf8proc_NFKD(bytes);
+      const bool same = normal_form(text, form) == reinterpret_cast<const char*>(expected);
+      std::free(expected);
+      if (!same) FAIL("U+" << std::hex << code);
+    }
+  }
+  CHECK_THROWS(normal_form("\xff", NormalForm::d));
+}
+
 TEST_CASE("NFC of the examples in Unicode annex 15") {
   CHECK(normal("\u212b") == "\u00c5");
   CHECK(normal("A\u030a") == "\u00c5");
@@ -51,6 +71,7 @@ TEST_CASE("a long run of marks is ordered in reasonable time") {
   for (int i = 0; i < 100'000; ++i) text += i % 2 ? "\u0323" : "\u0307";
   auto start = std::chrono::steady_clock::now();
   CHECK(normal(text).starts_with("\u1ea1\u0323\u0323"));
+  CHECK(normal_form(text, NormalForm::kd).starts_with("a\u0323\u0323\u0323"));
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(5));  // quadratic: minutes
 }
 

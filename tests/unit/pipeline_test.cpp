@@ -5,8 +5,10 @@
 
 #include <filesystem>
 #include <fstream>
+#include <random>
 
 #include "engine/formats/gguf.h"
+#include "engine/tokenizer/added_tokens.h"
 #include "kernels/error.h"
 #include "tests/catch.h"
 
@@ -126,6 +128,37 @@ TEST_CASE("a run of line ends is one token of Gemma's where it has one") {
   const auto tokenizer = load_as_gguf(gemma, "gemma4", "", 3);
   const auto first = static_cast<int32_t>(gemma["model"]["vocab"].size());
   CHECK(tokenizer->encode("\n\n\n\n\n", false) == std::vector<int32_t>{first + 2, first + 1});
+}
+
+TEST_CASE("added tokens are those that comparing each of them with the text finds") {
+  std::mt19937 random(1);
+  const auto drawn = [&](size_t least, size_t most) {
+    std::string text;
+    for (size_t left = least + random() % (most - least + 1); left > 0; --left) text += "ab<\xC3"[random() % 4];
+    return text;
+  };
+  for (int round = 0; round < 2000; ++round) {
+    std::vector<AddedToken> tokens;
+    for (size_t count = random() % 30; count > 0; --count)
+      tokens.push_back({drawn(1, 4), static_cast<int32_t>(tokens.size()), random() % 2 == 0});
+    const std::string text = drawn(0, 30);
+    for (const bool with_special : {false, true}) {
+      std::vector<int32_t> expected, found;
+      for (size_t at = 0; at < text.size();) {
+        const AddedToken* longest = nullptr;
+        for (const AddedToken& token : tokens) {
+          if ((with_special || !token.special) && text.compare(at, token.content.size(), token.content) == 0 &&
+              (!longest || token.content.size() > longest->content.size()))
+            longest = &token;
+        }
+        if (longest) expected.push_back(longest->id);
+        at += longest ? longest->content.size() : 1;
+      }
+      AddedTokenFinder(tokens).split(
+          text, with_special, [](std::string_view) {}, [&](int32_t id) { found.push_back(id); });
+      REQUIRE(found == expected);
+    }
+  }
 }
 
 TEST_CASE("labels of GGUF that nothing public explains are refused by name") {

@@ -254,6 +254,26 @@ TEST_CASE("schema: what would take long to merge is refused, and merging grows w
   // A name, or what others may be, is not copied for each of many properties.
   CHECK(schema_failure("{\"properties\":{\"" + std::string(200000, 'x') + "\":{\"properties\":" + members(3000) + "}}}")
             .find("the schema takes too much work") != std::string::npos);
+  // Nor is what values are listed beside looked at without end.
+  std::string levels;
+  for (int i = 0; i < 20; ++i) {
+    const std::string next = R"({"$ref":"#/$defs/a)" + std::to_string(i + 1) + "\"}";
+    levels += "\"a" + std::to_string(i) + R"(":{"anyOf":[)" + next + "," + next + "," + next + "," + next + "]},";
+  }
+  CHECK(schema_failure(R"({"$defs":{)" + levels + R"("a20":{"type":"string"}},)" +
+                       R"("const":[1],"items":{"$ref":"#/$defs/a0"}})")
+            .find("the schema takes too much work") != std::string::npos);
+  const auto listed = [](int count, const std::string& quote) {
+    std::string text;
+    for (int i = 0; i < count; ++i) text += (i ? "," : "") + quote + std::to_string(i) + quote;
+    return "[" + text + "]";
+  };
+  CHECK(schema_failure(R"({"enum":)" + listed(1000, "\"") + R"(,"pattern":"^[0-9]{0,10000}x{0,10000}$"})")
+            .find("the schema takes too much work") != std::string::npos);
+  CHECK(schema_failure(R"({"enum":)" + listed(2000, "\"") + R"(,"pattern":"^[0-9]{1,100}$"})") == "accepted");
+  CHECK(schema_failure(R"({"enum":[)" + listed(30000, "") + R"(],"uniqueItems":true})") == "accepted");
+  CHECK(valid(R"({"enum":[[1,[2]],[1,2,1]],"uniqueItems":true})", "[1,[2]]"));
+  CHECK(!valid(R"({"enum":[[1,[2]],[1,2,1]],"uniqueItems":true})", "[1,2,1]"));
   CHECK(valid(R"({"allOf":[{"enum":[1,"b",[2],"c"]},{"enum":["c",[2],1.0,"d"]}]})", "[2]"));
   CHECK(!valid(R"({"allOf":[{"enum":[1,"b",[2],"c"]},{"enum":["c",[2],1.0,"d"]}]})", "\"b\""));
   CHECK(valid(R"({"required":["b","a","b"],"properties":{"a":{}},"additionalProperties":{"type":"null"}})",

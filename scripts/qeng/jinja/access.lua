@@ -94,10 +94,12 @@ end)
 methods.str.format = function(s, arguments, named) return formatting.format(s, arguments, named, access) end
 
 local function index_of(v, wanted)
+  limits.look(#v)
   for i, item in ipairs(v) do if values.equal(item, wanted) then return i - 1 end end
   fail "index: not in the list"
 end
 local function count_of(v, wanted)
+  limits.look(#v)
   local count = 0
   for _, item in ipairs(v) do if values.equal(item, wanted) then count = count + 1 end end
   return count
@@ -109,8 +111,9 @@ end
 define("list", "copy", "", function(v) return v end)
 define("dict", "copy", "", function(v) return v end)
 define("dict", "items", "", function(v) return values.view(values.items_of(v), "dict_items") end)
-define("dict", "keys", "", function(v) return values.view({ unpack(v.keys) }, "dict_keys") end)
+define("dict", "keys", "", function(v) return values.view(values.copied(v.keys), "dict_keys") end)
 define("dict", "values", "", function(v)
+  limits.look(#v.keys)
   local out = {}
   for i, key in ipairs(v.keys) do out[i] = values.get(v, key) end
   return values.view(out, "dict_values")
@@ -218,6 +221,7 @@ function access.slice(v, from, to, step)
   local first = place(from, step < 0 and n - 1 or 0)
   local last = place(to, step < 0 and -1 or n) + (step > 0 and -1 or 1)
   for i = first, last, step do out[#out + 1] = items[i + 1] end
+  limits.look(#out)
   if kind == "str" then return table.concat(out) end
   return kind == "tuple" and tuple(out) or list(out)
 end

@@ -20,6 +20,18 @@ local function number(v)
   return v and (numbers.value(v) or fail("a %s is given for a number", values.kind(v)))
 end
 
+-- The items of a value, for a filter that goes through all of them.
+local function iterate(v)
+  local items = values.iterate(v)
+  limits.look(#items)
+  return items
+end
+-- An item of them. Long text counts by its length.
+local function looked_at(item)
+  if type(item) == "string" and #item > 500 then limits.look(#item / 10) end
+  return item
+end
+
 local function define(names, parameters, fn)
   for name in names:gmatch "%S+" do filters[name] = calls.of_value(name, parameters, fn) end
 end
@@ -38,7 +50,9 @@ end)
 define("center", "width", function(v, width) return strings.padded(text.str(v), number(width) or 80, " ", "center") end)
 define("title", "", function(v)
   local begins, out = true, {}
-  for i, c in ipairs(strings.characters(text.str(v))) do
+  v = text.str(v)
+  limits.look(#v * 20)  -- each character is a text of its own
+  for i, c in ipairs(strings.characters(v)) do
     out[i] = begins and strings.upper(c) or strings.lower(c)
     begins = c:find "^[-({%[<]" ~= nil or strings.strip(c, nil, true, true) == ""
   end
@@ -57,7 +71,10 @@ define("indent", "width first blank", function(v, width, first, blank)
   end)
 end)
 define("tojson", "ensure_ascii indent separators sort_keys", text.json)
-define("from_json", "", function(v) return values.from_lua(q.json.decode(v, { ordered = true, exact = true })) end)
+define("from_json", "", function(v)
+  limits.look(type(v) == "string" and #v or 0)
+  return values.from_lua(q.json.decode(v, { ordered = true, exact = true }))
+end)
 function filters.format(v, arguments, named)
   if next(named) then return formatting.percent(text.str(v), values.from_lua(named)) end
   return formatting.percent(text.str(v), values.tuple(arguments))
@@ -119,6 +136,7 @@ local function getter(words, attribute, lowered, default)
       item = words.item(item, part)
       if default ~= nil and values.is_undefined(item) then item = default end
     end
+    looked_at(item)
     return lowered and type(item) == "string" and strings.lower(item) or item
   end
 end
@@ -131,6 +149,7 @@ end
 
 -- Items in order of key(item). Equal ones keep their order.
 local function sorted(items, key, reverse)
+  limits.look(#items * 40)  -- comparisons
   local order = {}
   for i, item in ipairs(items) do order[i] = { key(item), i, item } end
   table.sort(order, function(a, b)
@@ -144,7 +163,7 @@ local function sorted(items, key, reverse)
 end
 
 define_with_words("sort", "reverse case_sensitive attribute", function(v, words, reverse, case, attribute)
-  return list(sorted(values.iterate(v), getter(words, attribute, not values.truth(case)), values.truth(reverse)))
+  return list(sorted(iterate(v), getter(words, attribute, not values.truth(case)), values.truth(reverse)))
 end)
 define_with_words("dictsort", "case_sensitive by reverse", function(v, words, case, by, reverse)
   if not values.is_dict(v) then fail("dictsort of a %s", values.kind(v)) end
@@ -154,7 +173,7 @@ end)
 for name, sign in pairs { min = false, max = true } do
   define_with_words(name, "case_sensitive attribute", function(v, words, case, attribute)
     local key, best = getter(words, attribute, not values.truth(case)), nil
-    for _, item in ipairs(values.iterate(v)) do
+    for _, item in ipairs(iterate(v)) do
       local a, b = key(item), best ~= nil and key(best)
       if best == nil or (sign and values.less(b, a)) or (not sign and values.less(a, b)) then best = item end
     end
@@ -163,7 +182,7 @@ for name, sign in pairs { min = false, max = true } do
 end
 define_with_words("unique", "case_sensitive attribute", function(v, words, case, attribute)
   local key, seen, out = getter(words, attribute, not values.truth(case)), {}, {}
-  for _, item in ipairs(values.iterate(v)) do
+  for _, item in ipairs(iterate(v)) do
     local k = key(item)
     if type(k) == "table" and (values.is_dict(k) or values.kind(k) == "list") then
       fail("unique of a %s", values.kind(k))
@@ -174,14 +193,14 @@ define_with_words("unique", "case_sensitive attribute", function(v, words, case,
 end)
 define_with_words("sum", "attribute start", function(v, words, attribute, start)
   local key, total = getter(words, attribute), start == nil and 0 or start
-  for _, item in ipairs(values.iterate(v)) do total = words.binary("+", total, key(item)) end
+  for _, item in ipairs(iterate(v)) do total = looked_at(words.binary("+", total, key(item))) end
   return total
 end)
 define_with_words("join", "d attribute", function(v, words, separator, attribute)
   local key = getter(words, attribute)
   separator = separator == nil and "" or words.text(separator)
   return limits.collected(function(put)
-    for i, item in ipairs(values.iterate(v)) do
+    for i, item in ipairs(iterate(v)) do
       if i > 1 then put(separator) end
       put(words.text(key(item)))
     end
@@ -194,12 +213,12 @@ function filters.map(v, arguments, named, words)
   if not words.truth(v) then return generator {} end
   if #arguments == 0 then
     local key = getter(words, named.attribute, false, named.default)
-    for i, item in ipairs(values.iterate(v)) do out[i] = key(item) end
+    for i, item in ipairs(iterate(v)) do out[i] = key(item) end
     return generator(out)
   end
   local filter = words.filters[arguments[1]] or fail("filter '%s' is not known", tostring(arguments[1]))
   local rest = { unpack(arguments, 2) }
-  for i, item in ipairs(values.iterate(v)) do out[i] = filter(item, rest, named, words) end
+  for i, item in ipairs(iterate(v)) do out[i] = filter(looked_at(item), rest, named, words) end
   return generator(out)
 end
 
@@ -211,7 +230,7 @@ local function selection(keep, by_attribute)
     local key, name = getter(words, by_attribute and arguments[1] or nil), arguments[first]
     local test = name ~= nil and (words.tests[name] or fail("test '%s' is not known", tostring(name)))
     local rest, out = { unpack(arguments, first + 1) }, {}
-    for _, item in ipairs(values.iterate(v)) do
+    for _, item in ipairs(iterate(v)) do
       local passed
       if test then passed = test(key(item), rest, named) else passed = words.truth(key(item)) end
       if passed == keep then out[#out + 1] = item end
@@ -225,7 +244,7 @@ filters.selectattr, filters.rejectattr = selection(true, true), selection(false,
 -- ---------------------------------------------------------------- collections
 
 define("length count", "", values.length)
-define("list", "", function(v) return list { unpack(values.iterate(v)) } end)
+define("list", "", function(v) return list(values.copied(values.iterate(v))) end)
 define("first", "", function(v)
   local item = values.iterate(v)[1]
   return item == nil and values.undefined "first" or item
@@ -236,7 +255,7 @@ define("last", "", function(v)
   return #items == 0 and values.undefined "last" or items[#items]
 end)
 define("reverse", "", function(v)
-  local items, back = values.iterate(v), {}
+  local items, back = iterate(v), {}
   for i = #items, 1, -1 do back[#back + 1] = items[i] end
   return type(v) == "string" and table.concat(back) or generator(back)
 end)

@@ -27,9 +27,9 @@ local steps_to_look = 50  -- asking for the size of the heap at each step made r
 
 local function joined(a, b, make)
   limits.room_for_list(#a + #b)
-  local out = {}
-  for _, v in ipairs(a) do out[#out + 1] = v end
-  for _, v in ipairs(b) do out[#out + 1] = v end
+  local out, count = values.copied(a), #a
+  limits.look(#b)
+  for i = 1, #b do out[count + i] = b[i] end
   return make(out)
 end
 
@@ -38,6 +38,7 @@ local function repeated(v, count)
   if not times or numbers.is_float(count) then fail("a %s is repeated by a %s", values.kind(v), values.kind(count)) end
   if type(v) == "string" then return strings.times(v, times) end
   limits.room_for_list(#v * math.max(times, 0))
+  limits.look(#v * math.max(times, 0))
   local out = {}
   for _ = 1, times do for _, item in ipairs(v) do out[#out + 1] = item end end
   return values.kind(v) == "tuple" and values.tuple(out) or values.list(out)
@@ -109,6 +110,7 @@ define("range", "start / stop step", function(start, stop, step)
   if b == nil then a, b = 0, a end
   if by == 0 then fail "range: a step of 0" end
   if math.max(0, math.ceil((b - a) / by)) > limits.most_items then fail "range: too long" end
+  limits.look(math.max(0, math.ceil((b - a) / by)))
   local out = {}
   for i = a, b - (by > 0 and 1 or -1), by do out[#out + 1] = i end
   return values.range(out, by == 1 and ("range(%d, %d)"):format(a, b) or ("range(%d, %d, %d)"):format(a, b, by))
@@ -143,7 +145,7 @@ end)
 
 -- fn's results. What fails inside because a value is of the wrong kind is an error of the template.
 local function guarded(fn, ...)
-  local ok, result, more = pcall(fn, ...)
+  local ok, result, more = limits.counted(fn, ...)
   if ok then return result, more end
   if type(result) == "table" then error(result, 0) end
   fail("%s", (tostring(result):gsub("^%S-:%d+: ", "")))

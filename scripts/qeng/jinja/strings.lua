@@ -14,6 +14,7 @@ local function is_ascii(s) return not s:find "[\128-\255]" end
 function strings.characters(s)
   local out = {}
   for c in s:gmatch(character) do out[#out + 1] = c end
+  limits.look(#out)
   return out
 end
 

@@ -65,7 +65,9 @@ local escapes = {
 }
 
 local function json_string(s, ascii)
-  s = s:gsub('[%z\1-\31"\\]', function(c) return escapes[c] or ("\\u%04x"):format(c:byte()) end)
+  local found
+  s, found = s:gsub('[%z\1-\31"\\]', function(c) return escapes[c] or ("\\u%04x"):format(c:byte()) end)
+  limits.look(found)
   if not ascii then return '"' .. s .. '"' end
   return '"' .. s:gsub("[\194-\244][\128-\191]+", function(c)
     local code = c:byte() % (#c == 2 and 32 or #c == 3 and 16 or 8)
@@ -101,7 +103,7 @@ local function write_json(put, v, opt, depth)
   end
   local items = dict and v.keys or v
   if dict and opt.sort then
-    items = { unpack(items) }
+    items = values.copied(items)
     table.sort(items, values.less)
   end
   local function newline(levels)

@@ -86,6 +86,7 @@ function values.dict_of(pairs_of)
 end
 
 function values.items_of(dict)
+  limits.look(#dict.keys)
   local out = {}
   for i, key in ipairs(dict.keys) do out[i] = values.tuple { key, values.get(dict, key) } end
   return out
@@ -127,8 +128,17 @@ function values.iterate(v)
   return items
 end
 
+-- The items of a list in a table of their own.
+function values.copied(items)
+  limits.look(#items)
+  local out = {}
+  for i = 1, #items do out[i] = items[i] end
+  return out
+end
+
 local function same_items(a, b, equal)
   if #a ~= #b then return false end
+  limits.look(#a)
   for i = 1, #a do if not equal(a[i], b[i]) then return false end end
   return true
 end
@@ -143,6 +153,7 @@ function values.equal(a, b)
   if kind == "undefined" then return true end
   if sequences[kind] then return same_items(a, b, values.equal) end
   if kind ~= "dict" or #a.keys ~= #b.keys then return false end
+  limits.look(#a.keys)
   for _, key in ipairs(a.keys) do
     local other = values.get(b, key)
     if other == nil or not values.equal(values.get(a, key), other) then return false end
@@ -158,6 +169,7 @@ function values.less(a, b)
   if (kind ~= "list" and kind ~= "tuple") or kind ~= kind_of(b) then
     fail("a %s and a %s have no order", kind, kind_of(b))
   end
+  limits.look(math.min(#a, #b))
   for i = 1, math.min(#a, #b) do if not values.equal(a[i], b[i]) then return values.less(a[i], b[i]) end end
   return #a < #b
 end
@@ -177,8 +189,11 @@ function values.contains(where, v)
     return where:find(v, 1, true) ~= nil
   end
   if kind == "dict" then return values.get(where, v) ~= nil end
-  for _, item in ipairs(values.iterate(where)) do if values.equal(item, v) then return true end end
-  return false
+  local items = values.iterate(where)
+  local at = 1
+  while at <= #items and not values.equal(items[at], v) do at = at + 1 end
+  limits.look(at)
+  return at <= #items
 end
 
 -- ---------------------------------------------------------------- from Lua
