@@ -57,7 +57,7 @@ bool in_use(const BackendKind& kind) {
 }
 
 // What this machine has of one backend, or of those that `auto` chooses from and those in use: {name, description,
-// memory (bytes), free (of one in use), one_memory, in_use}. Others may load large drivers to answer.
+// memory (bytes), free (of one in use), one_memory, streams, in_use}. Others may load large drivers to answer.
 int devices(Call& call) {
   lua_State* L = call.L;
   const auto wanted = call.arg<std::string>(1, "");
@@ -81,6 +81,7 @@ int devices(Call& call) {
       lua::set_field(L, "memory", static_cast<int64_t>(info.bytes));
       if (used) lua::set_field(L, "free", static_cast<int64_t>(used->memory().free));
       lua::set_field(L, "one_memory", info.one_memory);
+      lua::set_field(L, "streams", info.streams);
       lua_rawseti(L, -2, ++count);
     }
   }

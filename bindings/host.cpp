@@ -14,6 +14,7 @@
 #include "bindings/interrupt.h"
 #include "bindings/lua.h"
 #include "bindings/repl.h"
+#include "bindings/runtime.h"
 #include "bindings/standard_streams.h"
 #include "bindings/state.h"
 #include "engine/ranks/ranks.h"
@@ -121,6 +122,23 @@ void set_package_path(lua_State* L, const std::string& folder) {
   lua_pop(L, 1);
 }
 
+// os.exit, once nothing is queued on a device.
+int finish_and_exit(lua_State* L) {
+  finish_runtimes();
+  lua_pushvalue(L, lua_upvalueindex(1));
+  lua_insert(L, 1);
+  lua_call(L, lua_gettop(L) - 1, 0);
+  return 0;
+}
+
+void watch_exit(lua_State* L) {
+  lua_getglobal(L, "os");
+  lua_getfield(L, -1, "exit");
+  lua_pushcclosure(L, finish_and_exit, 1);
+  lua_setfield(L, -2, "exit");
+  lua_pop(L, 1);
+}
+
 // Prints the error on top of the stack; returns the exit status that goes with it.
 int report(lua_State* L) {
   std::string code;
@@ -160,6 +178,7 @@ int run(const CommandLine& line) {
   set_arguments(L, line.has_file ? path : "qeng", line.rest);
   set_package_path(L, line.has_file ? recipe_folder : ".");
   watch_interrupts(L);
+  watch_exit(L);
 
   int status = kExitDone;
   const bool repl = line.interactive || !(line.has_file || line.has_code);
@@ -202,6 +221,9 @@ std::string find_file(const std::string& path) {
 int run_host(int argc, char** argv) {
   guard_standard_streams();
   follow_parent();
+  struct End {
+    ~End() { end_runtimes(); }
+  } end;
   try {
     const CommandLine line = parse(argc, argv);
     if (line.help) return std::fputs(kHelp, stdout), kExitDone;

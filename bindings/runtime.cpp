@@ -28,15 +28,6 @@ RuntimeChoice chosen;                      // of the default runtime
 std::shared_ptr<Runtime> default_runtime;  // null until the first use
 std::shared_ptr<Runtime> used;             // the runtime in use, null: the default one
 
-// What is queued ends, also on runtimes whose handles os.exit() left behind.
-void end_runtimes() {
-  default_runtime.reset();
-  for (Runtime* left : Runtime::all()) try {
-      left->device().backend().synchronize();
-    } catch (const std::exception&) {  // nobody waits for it
-    }
-}
-
 // Of a tensor that Lua has: the same as long as it does.
 bool holds_runtime(const Tensor& tensor) {
   const Runtime* runtime = tensor.device().runtime();
@@ -59,6 +50,18 @@ bool push_scope(lua_State* L) {
 }
 
 }  // namespace
+
+void finish_runtimes() {
+  for (Runtime* left : Runtime::all()) try {
+      left->device().backend().synchronize();
+    } catch (const std::exception&) {  // nobody waits for it
+    }
+}
+
+void end_runtimes() {
+  default_runtime.reset();
+  finish_runtimes();
+}
 
 void choose_device(const RuntimeChoice& choice) {
   if (default_runtime) fail("value", "device: choose it before the first tensor");

@@ -35,6 +35,11 @@ Runtime& runtime();
 Device& device();
 Tape& tape();
 
+// Before exit(), which ends a driver's libraries while its threads may still compile and compute: what is queued ends,
+// also on runtimes whose handles os.exit() leaves behind. The second one ends the default runtime too.
+void finish_runtimes();
+void end_runtimes();
+
 // The device or tape of these tensors, null ones aside. Error("value") where they are of two runtimes, Error("closed")
 // where theirs is gone.
 Device& device_of(const lua::Call& call, std::initializer_list<const Tensor*> tensors);

@@ -18,6 +18,7 @@ struct DeviceInfo {
   std::string description;  // "NVIDIA H200"
   size_t bytes = 0;         // of its memory
   bool one_memory = false;  // that is the host's: Backend::reads_host_memory()
+  bool streams = true;      // weights may be streamed to it: Backend::side_copies()
 };
 
 // For backends that run on the host's cores; others have no use for them.

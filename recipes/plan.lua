@@ -39,7 +39,12 @@ if machines.has(opt.device) then
     opt.machine, opt.device = opt.device, "cpu"
   end
 end
-q.use_device(opt)
+local ok, err = pcall(q.use_device, opt)
+if not ok and err.code == "value" then
+  q.error("value", ("%s, or the machines %s"):format(err.message, table.concat(machines.names(), ", ")))
+elseif not ok then
+  error(err, 0)
+end
 
 local function rate(value, unit) return value > 0 and value * unit or nil end
 local function plan(mode, active, model)

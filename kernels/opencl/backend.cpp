@@ -94,6 +94,8 @@ class OpenClBackend : public Backend {
   void* allocate(size_t bytes) override {
     void* memory = context_.allocate(bytes);
     if (!memory) {
+      if (bytes > context_.most_at_once)
+        fail("memory", name(), ": ", bytes, " bytes in one tensor; its driver gives at most ", context_.most_at_once);
       const Memory left = this->memory();
       fail("memory", name(), ": no room for ", bytes, " bytes; about ", left.free, " of ", left.total,
            " are free. Use fewer or shorter rows, or recompute activations");
@@ -170,7 +172,7 @@ std::vector<DeviceInfo> list_devices(std::string* why) {
   std::vector<DeviceInfo> list;
   for (cl_device_id device : all_devices())
     list.push_back({"opencl:" + std::to_string(list.size()), device_text(device, CL_DEVICE_NAME),
-                    device_info<cl_ulong>(device, CL_DEVICE_GLOBAL_MEM_SIZE)});
+                    device_info<cl_ulong>(device, CL_DEVICE_GLOBAL_MEM_SIZE), false, false});
   if (list.empty())
     *why =
         "no driver for OpenCL is installed on this machine; a GPU's vendor has one, and Debian's pocl-opencl-icd "
@@ -213,6 +215,7 @@ Context::Context(cl_device_id of) : device(of) {
   check_cl(status, "creating a queue");
   programs = std::make_unique<Programs>(context, device);
   total_memory = device_info<cl_ulong>(device, CL_DEVICE_GLOBAL_MEM_SIZE);
+  most_at_once = device_info<cl_ulong>(device, CL_DEVICE_MAX_MEM_ALLOC_SIZE);
   fault = static_cast<Fault*>(allocate(sizeof(Fault)));
   const Fault none{};
   copy(fault, &none, sizeof none, true);
@@ -263,7 +266,9 @@ void* Scratch::take_bytes(size_t bytes) {
     block = {};
     void* memory = context_.allocate(rounded);
     if (!memory && reclaim) reclaim(), memory = context_.allocate(rounded);
-    if (!memory) fail("memory", "opencl: no room for ", rounded, " bytes of scratch memory");
+    if (!memory)
+      fail("memory", "opencl: no room for ", rounded, " bytes of scratch memory; the driver gives at most ",
+           context_.most_at_once, " at once");
     block = {memory, rounded};
   }
   return block.memory;

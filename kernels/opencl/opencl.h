@@ -62,8 +62,8 @@ class Context {
   cl_context context = nullptr;
   cl_command_queue queue = nullptr;
   std::unique_ptr<Programs> programs;
-  size_t total_memory = 0, allocated = 0;
-  Fault* fault = nullptr;  // for kernels to report into
+  size_t total_memory = 0, most_at_once = 0, allocated = 0;  // bytes
+  Fault* fault = nullptr;                                    // for kernels to report into
   Scratch scratch{*this};
 };
 

@@ -92,6 +92,7 @@ __kernel void adamw_of_codes(__global float* w, __global void* grad, __global uc
   }
   most_m = max_of_lanes(most_m, exchange);
   most_v = max_of_lanes(most_v, exchange);
+  barrier(CLK_GLOBAL_MEM_FENCE);  // all have read the scales
   const float inverse_m = inverse_of_largest(most_m), inverse_v = inverse_of_largest(most_v);
   for (int u = 0; u < EACH; ++u) {
     const long i = begin + u * LANES;

@@ -29,6 +29,16 @@ if ! "$qeng" -e 'q.device { device = "opencl" } q.zeros({ 1 })' >/dev/null 2>&1;
   echo "SKIPPED: no driver for OpenCL that serves is on this machine (Debian's pocl-opencl-icd is one)"
   exit $failed
 fi
+
+# A process that ends while its kernels are still compiled for the first time.
+queued='q.device { device = "opencl" } local x = q.matmul(q.zeros { 64, 64 } + 1, q.zeros { 64, 64 }) print(x:shape()[1])'
+for ending in ':0' 'os.exit(3):3' 'error "an end":1'; do
+  expect "${ending##*:}" '^64$' env POCL_KERNEL_CACHE=0 "$qeng" -e "$queued ${ending%%:*}"
+done
+expect 1 'opencl:0: [0-9]+ bytes in one tensor; its driver gives at most [0-9]+' "$qeng" -e '
+  q.device { device = "opencl" } q.zeros { math.floor(q.devices("opencl")[1].memory / 5) }'
+expect 0 'Does not fit in 800.0 MB: the least device budget that works is' "$qeng" recipes/plan.lua --model 1b \
+  --mode inference --stored q4_k --device opencl --device-budget 800M --context 512  # weights are not streamed to it
 expect 0 '^0\s+opencl:0$' "$qeng" -e 'local n = 0 for _, one in ipairs(q.devices()) do if one.name:find "opencl" then n = n + 1 end end print(n, q.devices("opencl")[1].name)'
 expect 1 "'tpu' is no backend" "$qeng" -e 'q.devices "tpu"'
 expect 0 '^cpu$' "$qeng" -e 'q.device { device = "auto" } print(q.devices()[1].name)'

@@ -374,13 +374,15 @@ local function room(plan, opt)
   return whole - plan.process, plan.process
 end
 
--- Whether what is planned for reads the host's memory: a machine of the table, else the device of a name that is here.
--- One of which only the bandwidth is given does not.
-local function of_one_memory(machine, bandwidth, name)
-  if machine or bandwidth then return machine and machine.one_memory end
-  for _, device in ipairs(q.devices()) do
-    if device.name == name then return device.one_memory end
+-- The devices that are planned for, and the first one's times are the plan's: a machine of the table, or those that are
+-- here, the one of a name first; and one of which only the bandwidth is given.
+local function devices_of(opt, machine, name)
+  local list = machine and { { name = opt.machine, description = machine.description, memory = machine.memory,
+    one_memory = machine.one_memory } } or q.devices()
+  for i, device in ipairs(list) do
+    if device.name == name and not opt.bandwidth then table.insert(list, 1, table.remove(list, i)) end
   end
+  return list, opt.bandwidth and not machine and {} or list[1]
 end
 
 return function(given)
@@ -399,23 +401,22 @@ return function(given)
   if not plan.on_host then  -- gradients on their way lie in the host's memory
     plan.exchange_bytes, plan.accounts.exchange = plan.accounts.exchange, nil
   end
-  plan.one_memory = plan.on_host or of_one_memory(machine, opt.bandwidth, plan.device)
-  local all = place(plan, nil, nil, plan.one_memory)
+  local devices, device = devices_of(opt, machine, plan.device)
+  plan.one_memory = device.one_memory
+  local all = place(plan, nil, nil, device)
   plan.total, plan.least = all.total, all.least
   local budget, failed
   budget, plan.counted = room(plan, opt)
-  plan.placed, failed = place(plan, budget, opt.host_budget, plan.one_memory)
+  plan.placed, failed = place(plan, budget, opt.host_budget, device)
   plan.fits = plan.placed ~= nil
   plan.least_host = (plan.placed or failed).least_host
   plan.placed = plan.placed or all
   plan.least_budget = plan.least + plan.counted
   if not opt.host_budget then plan.least_budget = math.min(plan.least_budget, plan.total) end
   plan.devices = {}
-  local there = machine and { name = opt.machine, description = machine.description, memory = machine.memory,
-    one_memory = machine.one_memory }
-  for i, device in ipairs(there and { there } or q.devices()) do
-    plan.devices[i] = { name = device.name, description = device.description, memory = device.memory,
-      placed = (place(plan, device.memory - (device.one_memory and plan.process or 0), nil, device.one_memory)) }
+  for i, each in ipairs(devices) do
+    plan.devices[i] = { name = each.name, description = each.description, memory = each.memory,
+      placed = (place(plan, each.memory - (each.one_memory and plan.process or 0), nil, each)) }
   end
   local computed = math.ceil(opt.accumulate / opt.ranks)  -- micro-batches of a rank
   local passes = opt.mode == "inference" and 1 or 2 * computed  -- backward wants each layer once more

@@ -7,13 +7,15 @@
 -- Streamed units pass through buffers as large as the largest: one in use and those on their way, two on a GPU
 -- (BufferedStream::kDepth). The largest units stay, as many as fit; `keep` is their bytes, which --stream-keep has to
 -- be on a GPU. There the streamed units lie in pinned memory of the host as far as host_budget goes, and the rest is
--- read from the file through a buffer. Only a model whose bits learn needs pinned memory for all. one_memory: the
--- device reads the host's, as the CPU does, and all from the file. written: bytes that a pass copies back.
-local function place(found, budget, host_budget, one_memory)
+-- read from the file through a buffer. Only a model whose bits learn needs pinned memory for all. written: bytes that a
+-- pass copies back. device, as q.devices has it: one_memory, it reads the host's, as the CPU does, and all from the
+-- file; streams = false, weights are not streamed to it.
+local function place(found, budget, host_budget, device)
+  local one_memory = device.one_memory
   local units, total, streamable = {}, 0, 0
   for _, bytes in pairs(found.accounts) do total = total + bytes end
   for number, unit in ipairs(found.units) do
-    if one_memory or not unit.shared then
+    if device.streams ~= false and (one_memory or not unit.shared) then
       units[#units + 1] = { bytes = unit.bytes, held = unit.held, learned = unit.learned, number = number }
       streamable = streamable + unit.bytes
     end
