@@ -26,8 +26,8 @@ local q = {}
 ---@param opt {device?: string, threads?: integer, isa?: string, budget?: integer}
 function q.device(opt) end
 
----The devices present: name, description, memory, one_memory (it is the host's), in_use, and of one in use free, the
----memory that is. The first is the one that "auto" takes.
+---The devices present: name, description, memory, one_memory (it is the host's), streams (weights may be), in_use, and
+---of one in use free, the memory that is. The first is the one that "auto" takes.
 ---Those that auto never takes are listed where they are in use, or by the name of their backend: q.devices "opencl".
 ---@param backend? string
 ---@return table[]
@@ -190,7 +190,7 @@ function Tensor:view() end
 function Tensor:free() end
 ---@return Runtime  where it lies
 function Tensor:runtime() end
----@param on? boolean  sets whether gradients are kept; without it, asks
+---@param on? boolean  sets whether gradients are kept, of a tensor of floats; without it, asks
 ---@param gradient? "f32"|"bf16"  its dtype, f32 if it is new; bf16: of a bf16 matrix that q.linear alone reads
 ---@return boolean
 function Tensor:requires_grad(on, gradient) end
@@ -199,7 +199,8 @@ function Tensor:requires_grad(on, gradient) end
 function Tensor:grad() end
 ---Backpropagates from this scalar, or from the sum of several: gradients are added to every tensor that requires them;
 ---the tape is emptied. Where a gradient needs values that set, fill, copy, view or a step of AdamW have overwritten
----since: Error("state"); of a tensor of which rows were read, all rows count.
+---since: Error("state"); of a tensor of which rows were read, all rows count. Where one reaches a tensor that was
+---computed before an earlier backward: Error("state"); a :clone() of it counts as a constant.
 ---@param ... Tensor?  further losses of the same tape
 function Tensor:backward(...) end
 ---@param label? string  sets or asks the name that traces and errors show
@@ -319,7 +320,7 @@ function Tensor:min(dims, keep) end
 function Tensor:var(dims, keep, corrected) end
 ---@param dims? integer|integer[]  all of them by default
 ---@param keep? boolean
----@return Tensor  the root of the sum of squares
+---@return Tensor  the root of the sum of squares; its gradient is 0 where it is 0
 function Tensor:norm(dims, keep) end
 ---@param dims? integer|integer[]  all of them by default
 ---@param keep? boolean
@@ -715,6 +716,8 @@ function q.attention(query, key, value, seq, opt) end
 ---@return Tensor
 function q.swiglu(gate, up, opt) end
 
+---Which elements are dropped goes by q.seed, q.rng_step and how many calls came since the last backward. A loop of
+---one's own calls q.rng_step(step), as q.run and q.loop do; without it each step drops the same.
 ---@param x Tensor
 ---@param p number
 ---@return Tensor
@@ -744,7 +747,8 @@ function q.token_nll(h, w, targets, opt) end
 
 ---Runs fn(...) without recording.
 function q.no_grad(fn, ...) end
----Runs fn(...) as if these parameters required no gradient. Gradients that they have stay as they are.
+---Runs fn(...) as if these parameters required no gradient, also where backward goes back through it later. Gradients
+---that they have stay as they are.
 ---@param parameters Tensor[]
 function q.freeze(parameters, fn, ...) end
 ---Runs fn(...); tensors created inside die at its end, except those it returns.
@@ -1041,7 +1045,8 @@ function q.unicode.is(text, class) end
 q.json = {}
 ---Arrays keep that they are arrays; whole numbers are exact up to 2^53.
 ---@param text string
----@param opt? {ordered?: boolean, exact?: boolean}
+---@param opt? {ordered?: boolean, exact?: boolean, most?: integer}
+---  most: arrays and objects; more of them are refused
 ---  ordered: the metatable of an object lists its keys in the text's order, as __keys
 ---  exact: integers beyond 2^53 and floats without a fraction are {value =, digits = of an integer}, which encode
 ---  writes as they were
@@ -1822,7 +1827,7 @@ local Sampler = {}
 ---@field dry_base? number
 ---@field dry_allowed_length? integer
 ---@field dry_penalty_last_n? integer
----@field dry_sequence_breakers? string[]  texts; they need a tokenizer
+---@field dry_sequence_breakers? string[]  at most 64 texts; they need a tokenizer
 ---@field tokenizer? Tokenizer
 ---@field top_n_sigma? number
 ---@field xtc_probability? number
@@ -2385,12 +2390,12 @@ function LineEditor:read(prompt, initial) end
 ---@param text string
 function LineEditor:remember(text) end
 
----With true, Ctrl-C (so do SIGTERM and SIGHUP) only sets the flag that q.host.interrupted() tells; a second one raises.
----With false it raises at once. So does one that came before and that nobody asked for.
+---With true, Ctrl-C (so do SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2) only sets the flag that q.host.interrupted() tells; a
+---second one raises. With false it raises at once. So does one that came before and that nobody asked for.
 ---@param on boolean
 function q.host.defer_interrupt(on) end
 ---@return boolean
----@return string? name  "Ctrl-C", "SIGTERM" or "SIGHUP"
+---@return string? name  "Ctrl-C", "SIGTERM", "SIGHUP", "SIGUSR1" or "SIGUSR2"
 function q.host.interrupted() end
 ---Runs fn(...) without raising or telling a Ctrl-C: one that comes meanwhile takes effect when fn has returned.
 ---For what has to change together. What takes long in it goes into q.host.interruptible.
@@ -2636,8 +2641,8 @@ function Model:packed_logits(packed, length) end
 function Model:without_adapter(fn, ...) end
 ---Sets the hook of a place, or with nil removes it: fn(x, place) gets what passes there, [t, hidden].
 ---What it returns, of the same shape and dtype, takes the place of x; nothing leaves x as it is. It is called in every
----pass: model:logits, training, generation, and again in backward with recompute. Reading values in training needs
----eager = true. A program of q.capture keeps the hooks that it was captured with.
+---pass: model:logits, training, generation, and again in backward with recompute, also if it is removed between.
+---Reading values in training needs eager = true. A program of q.capture keeps the hooks that it was captured with.
 ---@param place string  one of model.places; scripts/qeng/model/hooks.lua says what passes there
 ---@param fn? fun(x: Tensor, place: string): Tensor?
 function Model:hook(place, fn) end
@@ -3553,7 +3558,7 @@ function q.run(opt) end
 ---@field out string
 ---@field steps integer
 ---@field optimizer Optimizer
----@field parameters table[]  {name=, tensor=}, what checkpoints keep
+---@field parameters table[]  {name=, tensor=}, what checkpoints keep: all that is trained, and what else steps change
 ---@field model? Model  its other weights have to be the same in a resumed run
 ---@field settings? table
 ---@field seed? integer

@@ -291,21 +291,18 @@ int no_grad(Call& call) {
   return lua::call_rest(call, 1);
 }
 
-// RAII: these parameters count as ones that require no gradient, and keep the gradient that they have.
-struct Frozen {
-  explicit Frozen(const std::vector<TensorPtr>& parameters) {
-    for (const TensorPtr& parameter : parameters)
-      if (parameter->requires_grad) parameter->requires_grad = false, held.push_back(parameter);
-  }
-  ~Frozen() {
-    for (const TensorPtr& parameter : held) parameter->requires_grad = true;
-  }
-  Frozen(const Frozen&) = delete;
-  std::vector<TensorPtr> held;
-};
-
 int freeze(Call& call) {
-  Frozen frozen(call.arg<std::vector<TensorPtr>>(1));
+  const auto parameters = call.arg<std::vector<TensorPtr>>(1);
+  std::list<std::shared_ptr<Runtime>> held;
+  std::list<Tape::Frozen> frozen;
+  for (Runtime* each : Runtime::all()) {
+    auto its = std::make_shared<std::vector<TensorPtr>>();
+    for (const TensorPtr& parameter : parameters)
+      if (&parameter->device() == &each->device()) its->push_back(parameter);
+    if (its->empty()) continue;
+    held.push_back(each->shared_from_this());
+    frozen.emplace_back(each->tape(), each->tape().frozen_and(its));
+  }
   return lua::call_rest(call, 2);
 }
 

@@ -53,6 +53,10 @@ void compute_result(lua_State* L, int index) {
 int capture(Call& call) {
   Runtime& on = runtime();
   int results = 0;
+  if (!on.device().capturing() && !on.tape().pending().all().empty()) {
+    lua_gc(call.L, LUA_GCCOLLECT, 0);  // temporaries that nobody will read
+    settle_pending(on.tape());         // the program may write to what they read
+  }
   std::shared_ptr<Program> program = Program::capture(on.device(), [&] {
     scopes::enter(call.L);
     try {

@@ -15,8 +15,6 @@ using lua::Options;
 
 int open(Call& call) { return call.push(std::make_shared<Weights>(SafeTensors::open(call.arg<std::string>(1)))); }
 
-bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
-
 // Tensors of an open file that are written as they are there: several for one that was made of several.
 std::map<std::string, const StoredTensor*> copied(Options& opt) {
   std::map<std::string, const StoredTensor*> list;

@@ -196,7 +196,7 @@ int free(Call& call) {
 
 int requires_grad(Call& call) {
   TensorPtr x = lua::self_tensor(call);
-  if (!call.has(1)) return call.push(x->requires_grad);
+  if (!call.has(1)) return call.push(x->requires_grad && !x->frozen);
   set_requires_grad(x, call.arg<bool>(1), call.arg<DType>(2, x->grad ? x->grad->view.dtype : DType::f32));
   return call.push(x->requires_grad);
 }

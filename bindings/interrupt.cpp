@@ -11,10 +11,11 @@
 
 namespace qeng {
 namespace {
+constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
 lua_State* watched = nullptr;
 volatile sig_atomic_t deferred = 0, prompting = 0, interactive = 0, pending = 0, raising = 0;
 volatile sig_atomic_t shielded = 0, behind_shield = 0;  // the second: an interrupt waits for the end of the shield
-volatile sig_atomic_t latest = SIGINT, ending = 0;      // the second: SIGTERM or SIGHUP, once one has come
+volatile sig_atomic_t latest = SIGINT, ending = 0;      // the second: one to end, once it has come
 timespec ended_at{};                                    // when
 
 void cancel_alarm() {
@@ -106,10 +107,10 @@ void watch_interrupts(lua_State* L) {
   take_signal_stack();
   struct sigaction action {};
   sigemptyset(&action.sa_mask);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&action.sa_mask, signal);  // one at a time
+  for (const int signal : kSignals) sigaddset(&action.sa_mask, signal);  // one at a time
   action.sa_handler = on_interrupt;
   action.sa_flags = SA_ONSTACK;  // no SA_RESTART: a read from the terminal returns
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+  for (const int signal : kSignals) {
     struct sigaction before {};
     sigaction(signal, nullptr, &before);
     if (signal == SIGINT || before.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
@@ -164,14 +165,22 @@ InterruptShield::~InterruptShield() { shield(before_); }
 void end_interrupts() {
   cancel_alarm();
   watched = nullptr;
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+  for (const int signal : kSignals) {
     if (std::signal(signal, SIG_DFL) == SIG_IGN) std::signal(signal, SIG_IGN);
   }
 }
 
 int interrupt_status() { return 128 + latest; }
 
-const char* interrupt_name() { return latest == SIGTERM ? "SIGTERM" : latest == SIGHUP ? "SIGHUP" : "Ctrl-C"; }
+const char* interrupt_name() {
+  switch (latest) {
+    case SIGTERM: return "SIGTERM";
+    case SIGHUP: return "SIGHUP";
+    case SIGUSR1: return "SIGUSR1";
+    case SIGUSR2: return "SIGUSR2";
+    default: return "Ctrl-C";
+  }
+}
 
 bool told_to_end() { return ending != 0; }
 

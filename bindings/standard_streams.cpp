@@ -76,7 +76,7 @@ void print_error(const std::string& text) {
     std::fprintf(stderr, "%s\n", text.c_str());
     return;
   }
-  for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGUSR2}) std::signal(signal, SIG_DFL);
   ::sleep(3);  // Open MPI ends the others a second after one has failed
   ::dprintf(error_output, "%s (%s)\n", text.c_str(), speaker.c_str());
 }

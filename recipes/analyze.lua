@@ -5,6 +5,7 @@ local q = require "qeng"
 local advise = require "qeng.train.advise"
 local analyze = require "qeng.plan.analyze"
 local analyze_report = require "qeng.plan.analysis_report"
+local word = require "qeng.console.word"
 
 local opt = q.options {
   "Shows lengths, trained shares, answers, duplicates and sources of a dataset, and recommends row length, mode,\n" ..
@@ -41,13 +42,11 @@ if opt.model ~= "" then
   chosen = advise.training(file, found, opt)
   local rank = chosen.mode == "lora" and " --rank " .. chosen.rank or ""
   chosen.command = ("qeng recipes/lora_qwen.lua --model %s --data %s --mode %s%s --row-tokens %d --rows %d "
-    .. "--accumulate %d"):format(opt.model, opt.file, chosen.mode, rank, chosen.row_tokens, chosen.rows,
-    chosen.accumulate)
+    .. "--accumulate %d"):format(word(opt.model), word(opt.file), chosen.mode, rank, chosen.row_tokens,
+    chosen.rows, chosen.accumulate)
   for _, name in ipairs { "dtype", "template", "template_args", "special", "documents" } do
-    local value = opt.__given[name] and opt[name]:gsub("'", "'\\''")
-    if value then
-      value = value:find "[^%w_]" and "'" .. value .. "'" or value
-      chosen.command = ("%s --%s %s"):format(chosen.command, name:gsub("_", "-"), value)
+    if opt.__given[name] then
+      chosen.command = ("%s --%s %s"):format(chosen.command, name:gsub("_", "-"), word(opt[name]))
     end
   end
 end

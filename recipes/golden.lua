@@ -30,7 +30,7 @@ if opt.write then
   return
 end
 
-local set = q.json.decode(q.fs.read(opt.file))
+local set = golden.read(opt.file)
 local results, different = golden.compare(model, set, opt.epsilon)
 local ties = 0
 for _, r in ipairs(results) do

@@ -10,7 +10,7 @@ local opt = q.options {
   { "data", nil, "a text file, of which windows are the documents", kind = "input", required = true },
   { "tokens", 2048, "of a document", min = 2 },
   { "documents", 30, "windows of the text, evenly apart", min = 1 },
-  { "layers", {}, "numbers of layers, from 0; all that have keys" },
+  { "layers", {}, "numbers of layers, from 0; by default all that have keys", number = "whole", min = 0 },
   { "store", "f16", "dtype of the files", choices = { "f16", "bf16", "f32" } },
   { "out", "captures", "output folder, of this recipe alone", kind = "folder" },
   "weights", "device",
@@ -18,11 +18,9 @@ local opt = q.options {
 q.use_device(opt)
 q.fs.mkdir(opt.out)
 q.fs.hold(opt.out)
-local layers, line = {}, progress.new()
-for i, layer in ipairs(opt.layers) do layers[i] = tonumber(layer) end
-local model = q.load(opt.model, opt)
+local line, model = progress.new(), q.load(opt.model, opt)
 local manifest = capture.run(model, q.fs.read(opt.data), opt.out, {
-  tokens = opt.tokens, documents = opt.documents, layers = layers, store = opt.store,
+  tokens = opt.tokens, documents = opt.documents, layers = opt.layers, store = opt.store,
   watch = function(d, kept) line:line(("document %d of %d%s"):format(d, opt.documents, kept and ", there" or "")) end,
 })
 line:finish()

@@ -51,6 +51,7 @@ TensorPtr dora_scale(Tape& tape, const TensorPtr& w, const Lora& lora, const Ten
   device.run(DoraScale{squares->view, magnitude->view, b->view, cross->view, inverse->view, scale->view});
   if (!tape.wants({magnitude})) return scale;
   tape.record({scale}, [=, &tape, &device] {
+    if (!magnitude->needs_grad()) return;
     const View dscale = scale->grad->view;
     const Tape::Target target = tape.gradient_of(magnitude);
     const TensorPtr sum = target.acc ? make_tensor(device, {out}, DType::f32) : nullptr;

@@ -120,7 +120,7 @@ TensorPtr cast(Tape& tape, const TensorPtr& x, DType dtype) {
   Device& device = tape.device();
   TensorPtr y = make_tensor(device, Shape(x->view.shape, x->view.shape + x->view.rank), dtype);
   copy_into(*y, *x);
-  if (!tape.wants({x})) return y;
+  if (!is_float(dtype) || !tape.wants({x})) return y;
   tape.record({y}, [=, &tape, &device] {
     TensorPtr dx = make_like(*x);
     device.run(Cast{y->grad->view, dx->view});

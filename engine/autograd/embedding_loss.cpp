@@ -15,6 +15,7 @@ TensorPtr embedding(Tape& tape, const TensorPtr& table, const TensorPtr& tokens,
   device.run(Embedding{tokens->view, table->view, y->view});
   if (!tape.wants({table})) return y;
   tape.record({y}, [=, &tape, &device] {
+    if (table->frozen) return;
     if (!table->requires_grad) fail("unsupported", "embedding: the table has to be a parameter, not a computed tensor");
     device.run(EmbeddingGrad{tokens->view, y->grad->view, tape.gradient_of(table).view});
   });
@@ -51,12 +52,13 @@ HeadLoss lm_head_loss(Tape& tape, const TensorPtr& h, const TensorPtr& w, const 
   if (!tape.wants({h, w})) return run_head(device, h, w, targets, loss_scale, options, {}, {});
   if (w->tracked) fail("unsupported", "lm_head_loss: w has to be a parameter, not a computed tensor");
   const TensorPtr dh = make_like(*h);
+  const bool trained = w->needs_grad();
   const HeadLoss result =
-      run_head(device, h, w, targets, loss_scale, options, dh->view, w->requires_grad ? w->grad->view : View());
-  tape.record({result.loss}, [&tape, h, w, dh, loss = result.loss] {
+      run_head(device, h, w, targets, loss_scale, options, dh->view, trained ? w->grad->view : View());
+  tape.record({result.loss}, [&tape, h, w, dh, trained, loss = result.loss] {
     if (loss->grad->label != "one")
       fail("unsupported", "lm_head_loss: backward has to start from this loss itself; put weights into its scale");
-    if (w->requires_grad) w->reached = true;  // its gradient was written with the loss
+    if (trained) w->reached = true;  // its gradient was written with the loss
     if (h->needs_grad()) tape.pass(h, dh);
   });
   return result;

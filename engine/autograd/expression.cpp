@@ -19,8 +19,6 @@ std::string text_of(const Operand& operand) {
   return operand.tensor ? shape_text(operand.tensor->view) : std::to_string(operand.number);
 }
 
-bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
-
 Shape broadcast(Fn fn, const std::vector<Operand>& operands) {
   Shape shape{1};
   for (const Operand& operand : operands) {
@@ -107,7 +105,10 @@ TensorPtr pending_tensor(Tape& tape, std::shared_ptr<Expression> expression) {
 bool by_kernel(Tape& tape, const Expression& root, const TensorPtr& y) {
   if (root.sums || root.args.size() != 2 || !(root.dtype == DType::f32 || root.dtype == DType::bf16)) return false;
   const Expression &a = *root.args[0], &b = *root.args[1];
-  const auto fits = [&](const Expression& e) { return e.leaf && e.shape == root.shape && e.dtype == root.dtype; };
+  const auto fits = [&](const Expression& e) {
+    return e.leaf && e.shape == root.shape && e.dtype == root.dtype &&
+           (!tape.recording() || e.records == e.leaf->needs_grad());
+  };
   if (root.fn == Fn::add && fits(a) && fits(b)) return add_into(tape, a.leaf, b.leaf, y), true;
   if (root.fn != Fn::mul || !(fits(a) ? b : a).args.empty() || (fits(a) ? b : a).leaf || !fits(fits(a) ? a : b))
     return false;
@@ -258,6 +259,10 @@ bool settle_into(const TensorPtr& pending, const TensorPtr& x) {
   tape.pending().add(pending, *x);
   tape.device().set_pending(true);
   return true;
+}
+
+void settle_pending(Tape& tape) {
+  for (const TensorPtr& each : tape.pending().all()) settled(each);
 }
 
 void settle_readers(Tape& tape, const View* written) {

@@ -54,6 +54,9 @@ const TensorPtr& settled(const TensorPtr& x);
 // gradient, and reads of x's memory nothing but each element for itself. Then x's values are pending in its place.
 bool settle_into(const TensorPtr& pending, const TensorPtr& x);
 
+// Computes all that is pending, also steps of other expressions.
+void settle_pending(Tape& tape);
+
 // Computes what is pending and reads this memory, or with null everything, but steps of other expressions.
 void settle_readers(Tape& tape, const View* written);
 

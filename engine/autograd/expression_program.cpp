@@ -36,7 +36,10 @@ class Compiler {
   uint16_t add(const Expression& e) {
     if (const auto found = done_.find(&e); found != done_.end()) return found->second;
     uint16_t node = make(e);
-    const bool cuts = !e.records && std::any_of(e.args.begin(), e.args.end(), [](auto& arg) { return arg->records; });
+    // Gradients reach what it is made of by other ways alone: it was made without recording, or of a frozen leaf.
+    const bool cuts = !e.records && tape_.recording() &&
+                      (e.leaf ? e.leaf->needs_grad()
+                              : std::any_of(e.args.begin(), e.args.end(), [](auto& arg) { return arg->records; }));
     if (cuts) stopped_.push_back(node = program.copy(node));
     return done_[&e] = node;
   }
@@ -144,6 +147,7 @@ TensorPtr apart(Tape& tape, const Expression& e) {
 
 void compute(Tape& tape, const Expression& root, const TensorPtr& y) {
   Device& device = tape.device();
+  const Tape::Frozen thawed(tape, nullptr);  // what was frozen when a leaf was read is in the expression
   const Expression& body = root.sums ? *root.args[0] : root;
   // A row function at the root is of its operand's space.
   const Shape space_shape = is_row_fn(body.fn) && !body.leaf && !body.sums ? body.args[0]->shape : body.shape;
@@ -184,6 +188,7 @@ void compute(Tape& tape, const Expression& root, const TensorPtr& y) {
     for (size_t i = 0; i < program.nodes.size(); ++i) {
       if (program.nodes[i].fn != Fn::input || gradients[i] < 0) continue;
       const TensorPtr& leaf = leaves[program.nodes[i].a];
+      if (!leaf->needs_grad()) continue;
       const Tape::Target target = tape.gradient_of(leaf);
       const View to = padded(target.view, space);
       const uint16_t node = static_cast<uint16_t>(gradients[i]);

@@ -30,6 +30,7 @@ Strides dense(const Shape& shape) {
 // Adds g at `from` to x's gradient at `to`, for every index of the space.
 void add_gradient(Tape& tape, const TensorPtr& x, const TensorPtr& g, const View& space, const Strides& from,
                   const Strides& to) {
+  if (!x->needs_grad()) return;
   Device& device = tape.device();
   const bool mixed = x->requires_grad && x->grad->view.dtype != g->view.dtype;  // a parameter's is f32
   const TensorPtr apart = mixed ? make_like(*x) : nullptr;

@@ -26,12 +26,35 @@ bool Tape::wants(std::initializer_list<TensorPtr> inputs) const {
 }
 
 void Tape::record(const std::vector<TensorPtr>& outputs, std::function<void()> play) {
-  for (const TensorPtr& output : outputs) output->tracked = true;
-  records_.push_back({device_.label(), outputs, std::move(play)});
+  for (const TensorPtr& output : outputs) output->tracked = part_;
+  records_.push_back({device_.label(), outputs, std::move(play), frozen_});
 }
 
 void Tape::mark(std::function<void()> play) {
-  if (recording_) records_.push_back({device_.label(), {}, std::move(play)});
+  if (recording_) records_.push_back({device_.label(), {}, std::move(play), frozen_});
+}
+
+void Tape::set_frozen(Parameters parameters) {
+  if (frozen_ == parameters) return;
+  if (frozen_)
+    for (const TensorPtr& parameter : *frozen_) parameter->frozen = false;
+  frozen_ = std::move(parameters);
+  if (frozen_)
+    for (const TensorPtr& parameter : *frozen_) parameter->frozen = true;
+}
+
+Tape::Parameters Tape::frozen_and(const Parameters& others) const {
+  if (!others || !frozen_ || others == frozen_) return others ? others : frozen_;
+  auto all = std::make_shared<std::vector<TensorPtr>>(*frozen_);
+  all->insert(all->end(), others->begin(), others->end());
+  return all;
+}
+
+void Tape::check_part(const Tensor& x) const {
+  if (x.tracked && x.tracked != part_)
+    fail("state", "backward: the gradient reaches ", shape_text(x.view), x.label.empty() ? "" : " " + x.label,
+         ", which was computed before an earlier backward, whose tape is gone: go back from both losses at once, with "
+         "a:backward(b), compute it again, or, if it is to count as a constant, take its :clone()");
 }
 
 Tape::Target Tape::gradient_of(const TensorPtr& x) {
@@ -39,6 +62,7 @@ Tape::Target Tape::gradient_of(const TensorPtr& x) {
     x->reached = true;
     return {x->grad->view, true};
   }
+  check_part(*x);
   if (!x->grad) {
     x->grad = make_like(*x);
     return {x->grad->view, false};
@@ -53,7 +77,9 @@ Tape::Target Tape::gradient_of(const TensorPtr& x) {
 }
 
 void Tape::pass(const TensorPtr& x, const TensorPtr& g) {
+  if (!x->needs_grad()) return;
   if (!x->requires_grad && !x->grad) {
+    check_part(*x);
     x->grad = g;
     return;
   }
@@ -132,6 +158,7 @@ void Tape::play_back(std::vector<Record>& records, bool outer) {
     for (const TensorPtr& output : record.outputs) reached |= output->grad != nullptr;
     if (!reached) continue;
     device_.set_label(record.label);
+    const Frozen frozen(*this, frozen_and(record.frozen));
     record.play();
     for (const TensorPtr& output : record.outputs) output->grad.reset();
   }
@@ -141,7 +168,7 @@ void Tape::backward(const std::vector<TensorPtr>& losses) {
   for (const TensorPtr& loss : losses) {
     if (loss->view.elements() != 1 || loss->view.dtype != DType::f32)
       fail("shape", "backward starts from a scalar f32 loss, not ", shape_text(loss->view));
-    if (!loss->tracked || records_.empty())
+    if (loss->tracked != part_ || records_.empty())
       fail("value", "this loss depends on no tensor that requires a gradient, or its tape has been played already");
   }
   for (const TensorPtr& loss : losses) {
@@ -169,6 +196,7 @@ void Tape::backward(const std::vector<TensorPtr>& losses) {
 void Tape::clear() {
   records_.clear();
   written_.clear();
+  ++part_;
   subsequence_ = 0;
 }
 
@@ -181,7 +209,15 @@ std::vector<TensorPtr> Tape::checkpoint(const std::string& label, Function fn, c
     NoGrad guard(*this, true);
     outputs = fn(inputs);
   }
-  record(outputs, [this, fn, inputs, outputs, first_subsequence] {
+  std::vector<TensorPtr> tracked;  // fn may have given a tensor that it did not make, whose gradient is no output's
+  for (TensorPtr& output : outputs) {
+    if (!is_float(output->view.dtype)) continue;
+    const TensorPtr given = std::exchange(output, new_tensor(device_));
+    output->buffer = given->buffer, output->view = given->view, output->label = given->label;
+    tracked.push_back(output);
+  }
+  if (tracked.empty()) return outputs;
+  record(tracked, [this, fn, inputs, outputs, first_subsequence] {
     // Inputs are stood in for by tensors of the same memory whose gradients start empty, then go to the real ones.
     std::vector<TensorPtr> stand_ins;
     for (const TensorPtr& input : inputs) {
@@ -197,7 +233,7 @@ std::vector<TensorPtr> Tape::checkpoint(const std::string& label, Function fn, c
     if (again.size() != outputs.size())
       fail("value", "a checkpointed function gave ", again.size(), " results, at first ", outputs.size());
     for (size_t i = 0; i < again.size(); ++i)
-      if (outputs[i]->grad) again[i]->grad = std::move(outputs[i]->grad);
+      if (const TensorPtr g = std::move(outputs[i]->grad)) pass(again[i], g);
     play_back(inner, false);
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (inputs[i]->requires_grad || !stand_ins[i]->grad) continue;

@@ -32,20 +32,21 @@ class Tape {
   bool playing() const { return playing_; }
 
   // Where an op of the backward pass writes the gradient of x: `acc` tells it to add. Only if x->needs_grad(). A
-  // parameter is marked as reached.
+  // parameter is marked as reached. Error("state") for an x of an earlier part of the tape.
   struct Target {
     View view;
     bool acc;
   };
   Target gradient_of(const TensorPtr& x);
-  // Adds gradient g, which the caller gives away, to x's: shares it where x has none yet.
+  // Adds gradient g, which the caller gives away, to x's: shares it where x has none yet. Nothing if x needs none.
   void pass(const TensorPtr& x, const TensorPtr& g);
 
   // Values of x were changed. backward() is Error("state") where the gradient of an operation before needs the old ones.
   // What writes to tensors that a program may have used calls this afterwards.
   void wrote(const TensorPtr& x);
 
-  // Gradients of the sum of scalar losses [1] f32 are added to every parameter it depends on; empties the tape.
+  // Gradients of the sum of scalar losses [1] f32 are added to every parameter it depends on; empties the tape, whose
+  // next part begins: no gradient reaches what was computed before.
   void backward(const std::vector<TensorPtr>& losses);
   void clear();
 
@@ -53,6 +54,17 @@ class Tape {
   // the same order with the same dropout subsequences, so the bits are those of a run without it.
   using Function = std::function<std::vector<TensorPtr>(const std::vector<TensorPtr>&)>;
   std::vector<TensorPtr> checkpoint(const std::string& label, Function fn, const std::vector<TensorPtr>& inputs);
+
+  // Parameters that count as ones that require no gradient.
+  using Parameters = std::shared_ptr<const std::vector<TensorPtr>>;
+  struct Frozen {  // RAII: these and no others do, also when what is recorded while it lives plays
+    Frozen(Tape& t, Parameters parameters) : tape(t), before(t.frozen_) { tape.set_frozen(std::move(parameters)); }
+    ~Frozen() { tape.set_frozen(std::move(before)); }
+    Frozen(const Frozen&) = delete;
+    Tape& tape;
+    Parameters before;
+  };
+  Parameters frozen_and(const Parameters& others) const;  // those that are frozen, and others
 
   // Dropout: {seed, step} on the device, and a number for each site of the step in order of execution.
   const TensorPtr& rng() const { return rng_; }
@@ -87,6 +99,7 @@ class Tape {
     std::string label;
     std::vector<TensorPtr> outputs;
     std::function<void()> play;
+    Parameters frozen;
   };
   struct Written {
     std::weak_ptr<Buffer> buffer;
@@ -95,10 +108,14 @@ class Tape {
   };
   class Checked;  // RAII: operations do not read what was written to after the record at_
   void play_back(std::vector<Record>& records, bool outer);
+  void set_frozen(Parameters parameters);
+  void check_part(const Tensor& x) const;
 
   Device& device_;
   std::vector<Record> records_;
   std::vector<Written> written_;
+  uint64_t part_ = 1;  // of the tape: Tensor::tracked
+  Parameters frozen_;
   size_t at_ = 0;  // the record that plays
   PendingTensors pending_;
   bool recording_ = true, training_ = true, playing_ = false;

@@ -375,6 +375,9 @@ void set_requires_grad(const TensorPtr& x, bool on, DType gradient) {
   if (on && is_block(x->view.dtype))
     fail("dtype", "requires_grad: ", shape_text(x->view), x->label.empty() ? "" : " " + x->label,
          " is stored in blocks, which are only read; train an adapter on it, or decode it first, with :to('bf16')");
+  if (on && !is_float(x->view.dtype))
+    fail("dtype", "requires_grad: ", shape_text(x->view), x->label.empty() ? "" : " " + x->label,
+         " has integers, through which no gradient flows; make it of floats, with :to('f32')");
   if (on && gradient != DType::f32 && (gradient != DType::bf16 || x->view.dtype != DType::bf16 || x->view.rank != 2))
     fail("dtype", "requires_grad: a gradient in ", dtype_name(gradient), " of ", shape_text(x->view),
          x->label.empty() ? "" : " " + x->label, "; it may be f32, or bf16 of a bf16 matrix");

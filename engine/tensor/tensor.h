@@ -22,7 +22,8 @@ struct Tensor {
 
   bool requires_grad = false;              // a parameter: its gradient is kept and added to
   bool reached = false;                    // a parameter whose gradient a backward pass has written to
-  bool tracked = false;                    // computed from one that requires a gradient, on the tape
+  bool frozen = false;                     // a parameter that counts as none (Tape::Frozen)
+  uint64_t tracked = 0;                    // computed from one that requires a gradient, in this part of the tape
   std::shared_ptr<WeightLearner> learner;  // of a linear layer's weight: takes its gradient, where it keeps none
   TensorPtr grad;  // parameter: f32, zero at first. Otherwise: only during backward, in this tensor's dtype
 
@@ -31,7 +32,7 @@ struct Tensor {
   std::shared_ptr<const Expression> pending;
   Device* pending_on = nullptr;
 
-  bool needs_grad() const { return requires_grad || tracked; }
+  bool needs_grad() const { return (requires_grad && !frozen) || tracked; }
   Device& device() const { return buffer ? *buffer->device : *pending_on; }
 };
 
@@ -88,8 +89,10 @@ void fill_signs(Tensor& x, uint64_t seed, uint64_t subsequence);
 // Error("unsupported") for a streamed weight.
 void require_writable(const Tensor& x, const char* doing);
 
-// Allocates the zeroed gradient, or drops it. Error("dtype") for a block format. gradient: f32, or bf16 for a bf16 matrix
-// that linear layers alone read, whose products are then added to it in bf16.
+inline bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
+
+// Allocates the zeroed gradient, or drops it. Error("dtype") for blocks and integers. gradient: f32, or bf16 for a bf16
+// matrix that linear layers alone read, whose products are then added to it in bf16.
 void set_requires_grad(const TensorPtr& x, bool on, DType gradient = DType::f32);
 
 }  // namespace qeng

@@ -114,10 +114,16 @@ function Tensor.var(x, dims, keep, corrected)
   return dropped((centred * centred):_sum(list) * (1 / (n - (corrected and 1 or 0))), list, keep)
 end
 
+-- f(x), and where x is 0 the value `there`, with a gradient of 0: the slope of f is infinite, and would make NaN.
+local function steep(f, x, there)
+  local zero = x:eq(0)
+  return q.where(zero, there, f(q.where(zero, 1, x)))
+end
+
 -- The root of the sum of squares.
 function Tensor.norm(x, dims, keep)
   local list = dimensions(x, dims, "norm")
-  return dropped((x * x):_sum(list):sqrt(), list, keep)
+  return dropped(steep(Tensor.sqrt, (x * x):_sum(list), 0), list, keep)
 end
 
 function Tensor.any(x, dims, keep) return x:ne(0):sum(dims, keep):gt(0) end
@@ -126,11 +132,13 @@ function Tensor.all(x, dims, keep) return x:eq(0):sum(dims, keep):eq(0) end
 -- What exponentials are taken relative to: of no influence on the result, so nothing flows through it.
 local function highest(x) return q.no_grad(x._row_max, x) end
 
--- log(sum(exp(x))) over the last dimension.
+local largest = 3.3895e38  -- finite in f32 and in bf16
+
+-- log(sum(exp(x))) over the last dimension. An infinite maximum would give the NaN of infinity - infinity.
 function Tensor.logsumexp(x, keep)
-  local most = highest(x)
-  local result = (x - most):exp():_sum { #x:shape() - 1 }:log() + most
-  return dropped(result, { #x:shape() - 1 }, keep)
+  local most = highest(x):clamp(-largest, largest)
+  local sum = (x - most):exp():_sum { #x:shape() - 1 }
+  return dropped(steep(Tensor.log, sum, -1 / 0) + most, { #x:shape() - 1 }, keep)
 end
 
 -- Over the last dimension.

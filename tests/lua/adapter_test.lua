@@ -57,6 +57,25 @@ for _, name in ipairs { "dora", "plain" } do
   assert(generated(plain, plain:read_adapter(golden .. "/" .. name)) == table.concat(want, " "),
     name .. ": a request's adapter")
 
+  -- A server scales an adapter that was used as it scales one that was not.
+  local function halved(used)
+    local served = require("qeng.server.served").new(name, fresh(), { max_batch = 2, pages = 8 })
+    served:add_adapter("it", golden .. "/" .. name)
+    local function likely()
+      local r = served.engine:submit { ids = ids, max_tokens = 1, temperature = 0, stop_ids = {}, logprobs = 0,
+        adapter = served.adapters.it.adapter }
+      served.engine:finish()
+      return r.logprobs[1].logprob
+    end
+    local whole = used and likely()
+    served:scale_adapter("it", 0.5)
+    local half = likely()
+    assert(half ~= whole)
+    served:close()
+    return half
+  end
+  assert(halved(true) == halved(false), name .. ": scaled after use")
+
   -- Saved again and loaded: the same tensors. Merged: the same logits.
   model:save_adapter(at(name))
   local first, second = q.safetensors.open(golden .. "/" .. name .. "/adapter_model.safetensors"),
@@ -115,6 +134,11 @@ do
     model.tokenizer:id "</tool>" == tokens + 1)
   assert(#model.tokenizer:encode("a<tool>b</tool>", { special = true }) == 4 and #new_tokens.add(model, { "<tool>" },
     at "again") == 0)
+  local second = q.load("recipes/tiny", { dtype = "f32" })  -- of another process, which finds the folder
+  q.fs.write(at "tokenizer/mark", "")
+  assert(#new_tokens.add(second, { "<tool>", "</tool>" }, at "tokenizer", true) == 2 and
+    second.embed:hash() == model.embed:hash() and q.fs.kind(at "tokenizer/mark"))
+  q.fs.remove(at "tokenizer/mark")
   local row = model.embed:rows(tokens + 1, 1):table()[1]
   -- rounded to bf16
   for j, value in ipairs(row) do assert(math.abs(value - mean[j]) <= 1e-6 + math.abs(mean[j]) / 256) end

@@ -290,6 +290,20 @@ end
 print(("%d slopes agree, %d at kinks left out"):format(checked, skipped))
 assert(checked > 5 * skipped and checked > rounds)
 
+do  -- where the slope of a root or a logarithm is infinite, its gradient is 0; the sum of no exponentials is 0
+  local x = q.tensor { { 0, 0 }, { 3, 4 } }
+  x:requires_grad(true)
+  local norms = x:norm(-1)
+  norms:sum():backward()
+  assert((x:grad() - q.tensor { { 0, 0 }, { 0.6, 0.8 } }):abs():max():item() < 1e-6 and norms:at(0) == 0)
+  local y = q.tensor { { -1 / 0, -1 / 0 }, { 0, 0 }, { 1 / 0, 0 } }
+  y:requires_grad(true)
+  local sums = y:logsumexp()
+  assert(sums:at(0) == -1 / 0 and math.abs(sums:at(1) - math.log(2)) < 1e-6 and sums:at(2) == 1 / 0)
+  sums:slice(1, 0, 2):sum():backward()
+  assert(y:grad():at(0, 0) == 0 and math.abs(y:grad():at(1, 1) - 0.5) < 1e-6)
+end
+
 -- ---------------------------------------------------------------- when things are computed
 
 local function values(t) return table.concat(flat(t:table(), {}), " ") end

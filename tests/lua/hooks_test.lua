@@ -99,6 +99,24 @@ for i = 1, 32, 7 do
     ("%d: %g, by differences %g"):format(i, gradient[i], difference[i]))
 end
 model:hook "layers.0"
+do  -- what is recomputed has the hooks of its pass, not those that backward finds
+  local added = q.zeros { 32 }
+  added:requires_grad(true)
+  local function slope(recompute, remove)
+    model.recompute = recompute
+    model:hook("layers.0.mlp", function(x) return x + added end)
+    local found = loss()
+    if remove then model:hook "layers.0.mlp" end
+    found:backward()
+    model:hook "layers.0.mlp"
+    local length = added:grad():norm():item()
+    added:grad():fill(0)
+    return length
+  end
+  local plain_slope = slope(false, false)
+  assert(plain_slope > 0 and math.abs(slope(true, true) / plain_slope - 1) < 1e-4, "a hook that was removed")
+  model.recompute = false
+end
 assert(next(model:gradients()) == nil)
 model:lora { rank = 2, targets = { "q_proj" } }
 model:hidden(ids):mean():backward()

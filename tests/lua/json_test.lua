@@ -55,6 +55,8 @@ for _, text in ipairs { "", "{", "[1,]", "{'a':1}", "01", "[1] 2", "nul", '{"a":
   refused(json.decode, "format", "json: ", text)
 end
 refused(json.decode, "format", "levels deep", ("["):rep(100000))
+assert(#json.decode("[{},[]]", { most = 3 }) == 2)
+refused(json.decode, "format", "json: more than 2 arrays and objects", "[{},[]]", { most = 2 })
 refused(json.decode, "value", "bad argument #1 to 'json.decode': string expected, got number", 1)
 refused(json.encode, "value", "did you mean 'pretty'", {}, { prety = true })
 print "json: ok"

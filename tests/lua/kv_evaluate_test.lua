@@ -5,6 +5,7 @@ local evaluate = require "qeng.turboquant.evaluate"
 local fit = require "qeng.turboquant.fit"
 local methods = require "qeng.turboquant.methods"
 local q = require "qeng"
+local quality = require "qeng.turboquant.quality"
 local symmetric = require "qeng.codes.symmetric"
 
 q.device { device = "cpu", threads = 2 }
@@ -91,6 +92,15 @@ do  -- it goes on to the same bytes, and refuses what is not its own
   refused("captured with other settings", capture.run, model, text .. ".", dir .. "/captures", opt)
   refused("documents of 4000", capture.run, model, text, dir, { tokens = 4000, documents = 1, store = "f32" })
   refused("layer 9", capture.run, model, text, dir, { tokens = 40, documents = 1, store = "f32", layers = { 9 } })
+  refused("layer 1 is named twice", capture.run, model, text, dir,
+    { tokens = 40, documents = 1, store = "f32", layers = { 1, 1 } })
+  q.fs.mkdir(dir .. "/quality")
+  local how, kinds = { tokens = 40, documents = 2, from = 20 }, { quality.parse(model, "q8_0") }
+  quality.run(model, text, kinds, dir .. "/quality", how)
+  local trained = q.load("recipes/tiny", { dtype = "f32", writable = true })  -- its embedding is the same
+  trained.parameters[2].tensor:fill(0.5)
+  refused("captured with other settings", capture.run, trained, text, dir .. "/captures", opt)
+  refused("figures of another model or text", quality.run, trained, text, kinds, dir .. "/quality", how)
   q.fs.write(path, before:sub(1, -2) .. "x")
   refused("is not the file that the manifest names", capture.document, dir .. "/captures", manifest, 2)
   q.fs.write(path, before)

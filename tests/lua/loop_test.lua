@@ -50,9 +50,33 @@ assert(train("other", { resume = true, data = scratch.at "moved.jsonl" }) == who
 
 local said, fine = scratch.said(pcall, train, "bad", {}, nil, function() return 0 / 0 end)
 assert(not fine and said:find "step 5: loss or gradient is not finite", said)
+-- An average of the weights and a count of steps, which the optimizer does not train, are kept as well.
+local function averaged(name, kind, resume, stop)
+  local w, mean, count = q.randn({ 4, 3 }, { seed = 1 }), q.zeros { 4, 3 }, q.zeros({ 1 }, "i32")
+  w:requires_grad(true)
+  local optimizer = q.optim[kind]({ w }, { lr = 0.1 })
+  local run = q.loop { out = scratch.at(name), steps = 5, optimizer = optimizer, resume = resume, parameters = {
+    { name = "count", tensor = count }, { name = "w", tensor = w }, { name = "mean", tensor = mean } } }
+  for step in run:steps() do
+    (w * q.randn({ 3 }, { seed = step })):square():sum():backward()
+    optimizer:step()
+    mean:set(0.9 * mean + 0.1 * q.no_grad(w.clone, w))
+    count:set(count + 1)
+    if step + 1 == stop then ffi.C.raise(2) end
+    run:log {}
+  end
+  return ("%s %s %d"):format(w:hash(), mean:hash(), count:item())
+end
+for _, kind in ipairs { "adamw", "lion" } do
+  assert(not pcall(averaged, kind, kind, false, 3))
+  assert(averaged(kind, kind, true) == averaged(kind .. " whole", kind), kind .. ": what is kept has other bits")
+end
+
 local one = q.zeros { 1 }
 one:requires_grad(true)
 local parameters = { { name = "w", tensor = one } }
+scratch.refused("trains 1 tensors, of which 0 are among `parameters`", q.loop, { out = scratch.at "lacks", steps = 2,
+  parameters = {}, optimizer = q.adamw(parameters, { lr = 1 }) })
 local open = q.loop { out = scratch.at "open", steps = 2, optimizer = q.adamw(parameters, { lr = 1 }),
   parameters = parameters }
 scratch.refused("a step did not end with run:log", function()

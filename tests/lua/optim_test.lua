@@ -118,6 +118,16 @@ do  -- an optimizer of one's own; parameters that nothing reaches
   give(list, 2)
   refused("signs: which lr?", idle.step, idle)
 end
+do  -- a rule that sets p.w itself trains a bf16 parameter too
+  local w = q.keep(q.tensor({ 1, 2 }, "bf16"))
+  w:requires_grad(true)
+  local plain = q.optim.define("plain", {}, function(p) p.w:set(p.w - p.lr * p.g) end)({ w }, { lr = 0.5 })
+  for _ = 1, 2 do
+    (w:to "f32" * 0.5):sum():backward()
+    plain:step()
+  end
+  assert(text(w) == "0.5 1.5", text(w))
+end
 do  -- a run of before there was a choice goes on with adamw alone
   local differences = require("qeng.train.resume").differences
   assert(#differences({ rank = 1 }, { rank = 1, optim = "adamw" }) == 0 and #differences({ optim = "adamw" }, {}) == 0)

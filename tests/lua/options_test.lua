@@ -14,6 +14,7 @@ local list = {
   { "names", {}, "whose" },
   { "sizes", { 1, 2 }, "how large", min = 1 },
   { "rates", {}, "how fast", number = true },
+  { "layers", {}, "which", number = "whole", min = 0 },
   { "ranks", {}, "of layers", kind = "map" },
   { "biases", {}, "of tokens", kind = "map", blanks = true },
   { "budget", nil, "memory", kind = "bytes" },
@@ -33,6 +34,10 @@ assert(table.concat(opt.names, "|") == "a|b c|d" and opt.rates[2] == 2 and #opt.
 assert(opt.ranks.q == 8 and opt.ranks["layers.0.k"] == 4 and opt.biases[" red"] == -1 and opt.biases["a=b"] == 2)
 assert(opt.budget == 1.5e9 and opt.level == 3 and opt.mode == "some")
 assert(opt.__given.ripe and opt.__given.file and not opt.__given.apples)
+opt = parse("in", "--names", "a,b", "--names=c", "--sizes", "3", "--ranks", "q=8,k=2", "--ranks", "k=4",
+  "--share", "0.1", "--share", "0.2")
+assert(table.concat(opt.names, "|") == "a|b|c" and #opt.sizes == 1 and opt.sizes[1] == 3 and opt.ranks.q == 8 and
+  opt.ranks.k == 4 and opt.share == 0.2, "given twice")
 assert(parse("in", "--ripe=false").ripe == false and parse("in", "--names", ",").names[1] == nil)
 
 -- ---- what is wrong with them
@@ -42,6 +47,8 @@ wrong("--apples 0: has to be at least 1", "--apples=0")
 wrong("--share 2: has to be at most 1", "--share", "2")
 wrong("--sizes x: not a number", "--sizes", "1,x")
 wrong("--sizes 1.5: not a whole number", "--sizes", "1.5")
+wrong("--layers 0-1: not a number", "--layers", "0-1")
+wrong("--layers 1.5: not a whole number", "--layers", "0,1.5")
 wrong('--ranks q: "q" is not NAME=NUMBER', "--ranks", "q")
 wrong("--mode most: one of some, all", "--mode", "most")
 wrong("--level 5: one of 1, 3, 7", "--level", "5")
@@ -70,6 +77,16 @@ local written = options.settings { names = { "a", "b" }, ranks = { q = 8, k = 4 
   ripe = false, f = print }
 assert(q.json.encode(written) == q.json.encode { names = "a,b", ranks = "k=4,q=8", none = "", share = 0.5,
   ripe = false })
+
+-- ---- several processes of a job
+local join = q.ranks.join
+q.ranks.join = function() return { size = function() return 2 end } end
+options.set("test ranks", { ranks = true, { "shares", 1, "of each" } })
+local with_resume = { "Counts.", { "resume", false, "go on" } }
+refused("this recipe runs in one process, and this is one of 2", q.options, with_resume, {}, "test")
+assert(q.options({ "Counts.", "test ranks" }, {}, "test").shares == 1 and
+  q.options({ "Counts.", "test fruit", ranks = true }, {}, "test").apples == 3)
+q.ranks.join = join
 
 -- ---- the help, in the order of the list
 local text, write, exit = "", io.write, os.exit

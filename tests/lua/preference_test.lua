@@ -81,5 +81,19 @@ do  -- without adapters the model is the one that was loaded, also after an erro
   assert(after ~= before and model:without_adapter(score) == before and score() == after)
   scratch.refused("on purpose", model.without_adapter, model, function() q.error("value", "on purpose") end)
   assert(score() == after)
+
+  -- A gradient passes it, also where backward recomputes with the adapters on.
+  local added = q.zeros({ model.config.hidden }, model.dtype)
+  added:requires_grad(true)
+  model:hook("embed", function(x) return x + added end)
+  local slopes = {}
+  for i, recompute in ipairs { false, true } do
+    model.recompute = recompute
+    model:without_adapter(function() return packed:sums(model:logprobs(packed)) end):sum():backward()
+    slopes[i] = added:grad():norm():item()
+    added:grad():fill(0)
+    for _, each in ipairs(model:trainable()) do assert(not each.tensor:_reached(), each.name) end
+  end
+  assert(slopes[1] > 0 and math.abs(slopes[2] / slopes[1] - 1) < 1e-4, slopes[2] .. ", expected " .. slopes[1])
 end
 print "ok"

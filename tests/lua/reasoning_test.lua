@@ -33,10 +33,21 @@ local letter = q.grammar 'root ::= "c"'
 local function matcher() return letter:matcher(real) end
 local bound = run { grammar = matcher(), max_tokens = 4 }
 assert(bound.text == "c" and bound.finish == "stop")
-local engine = model:engine { max_batch = 1 }
-local prompt = { real:encode("x")[1], open }
-local thought = engine:submit { ids = prompt, temperature = 0, stop_ids = {}, reasoning = true, reasoning_budget = 5,
-  logit_bias = { [close] = -100 }, max_tokens = 20, grammar = matcher() }
-engine:finish()
-assert(thought.reasoning_tokens == 6 and thought.text == "c" and #thought.output == 7, thought.text)
+local x, line = real:encode("x")[1], real:encode("\n")[1]
+local function after(prompt)
+  local engine = model:engine { max_batch = 1 }
+  local r = engine:submit { ids = prompt, temperature = 0, stop_ids = {}, reasoning = true, reasoning_budget = 5,
+    logit_bias = { [close] = -100 }, max_tokens = 20, grammar = matcher() }
+  engine:finish()
+  return r
+end
+for _, prompt in ipairs { { x, open }, { x, open, line, line } } do
+  local thought = after(prompt)
+  assert(thought.reasoning_tokens == 6 and thought.text == "c" and #thought.output == 7, thought.text)
+end
+-- A <think> that a message says opens nothing.
+for _, prompt in ipairs { { x, open, x }, { open, line, x, line }, { open, close }, { line } } do
+  local plain = after(prompt)
+  assert(plain.reasoning_tokens == 0 and plain.text == "c", plain.reasoning_text)
+end
 print "ok"

@@ -111,6 +111,16 @@ for class in html:gmatch 'class="[^"]*(s%d+)[^%d]' do
   assert(html:find("." .. class .. "{color:", 1, true), class .. " has no colour")
 end
 
+-- ---- the limit of several ranks is that of one, so many times
+local measured = q.limits
+q.limits = function() return { flops_f32 = 10 } end
+local journal = require("qeng.train.journal").open {
+  opt = { accumulate = 1, rows = 1, row_tokens = 1, checkpoints = false }, out = out, state = { step = 0 },
+  model = { dtype = "f32" }, ranks = { size = 3, first = true, texts = function() return {} end },
+}
+q.limits = measured
+assert(journal.peak == 30)
+
 -- ---- a run on several ranks shows what they exchanged: 40 and 20 ms a step, of which 10 and 5 were waited for
 q.fs.write(out .. "/metrics.jsonl", '{"step":1,"loss":2,"exchange_ms":40,"exchange_wait_ms":10}' ..
   '\n{"step":2,"loss":1,"exchange_ms":20,"exchange_wait_ms":5}\n')

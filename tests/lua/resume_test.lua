@@ -95,6 +95,17 @@ assert(fixed["ranks.1"] == "down_proj,4" and fixed.dora == true and fixed.neftun
 assert(#resume.differences({ a = 0, b = false, c = "" }, {}) == 0)
 assert(table.concat(resume.differences({ a = 0, c = 1, e = 2 }, { a = 1, d = true, e = 2 }), " ") == "a c d")
 
+-- Ranks of a job have the same, except where each computes.
+local function agree(first, own, others)
+  local list = {}
+  local team = { size = 2, texts = function(_, text) list[#list + 1] = text return list end }
+  resume.agree(team, first)
+  resume.agree(team, own, others)
+end
+agree({ lr = 1, data = "a", threads = 1, zero = 0 }, { lr = 1, data = "b", threads = 2 })
+scratch.refused("start all ranks with the same: rank 1 has data 20 records (rank 0: not given), lr 0.5 (rank 0: 1)",
+  agree, { lr = 1, data = "a" }, { lr = 0.5, data = "a" }, { data = "20 records" })
+
 -- A whole run is refused by name before anything changes, also for settings of one's own recipe.
 local function train(more)
   local model = q.load(scratch.at "folder"):lora(more.lora or { rank = 2, seed = 1 })

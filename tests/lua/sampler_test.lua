@@ -49,12 +49,15 @@ assert(math.abs(count - 600) < 100, count)
 assert(select(2, firsts(3)) == drawn and select(2, firsts(4)) ~= drawn)
 
 -- Settings that do not go together are refused.
+local many = {}
+for i = 1, 65 do many[i] = "text " .. i end
 for options, message in pairs {
   [{ mirostat = 2, top_k = 5 }] = "top_k is not used beside mirostat",
   [{ mirostat = 3 }] = "mirostat is 3, expected 0 (off), 1 or 2",
   [{ dry_multiplier = -1 }] = "dry_multiplier is -1, expected 0",
   [{ dry_sequence_breakers = { "x" } }] = "give the tokenizer",
   [{ dry_multiplier = 1, dry_sequence_breakers = { "" }, tokenizer = tokenizer }] = "dry_sequence_breakers is empty",
+  [{ dry_multiplier = 1, dry_sequence_breakers = many, tokenizer = tokenizer }] = "65 dry_sequence_breakers, at",
   [{ xtc_probability = 0.5, temperature = 0 }] = "temperature is 0, expected more than 0 beside xtc_probability",
   [{ dry_base = 0.5 }] = "dry_base is 0.5, expected 1",
 } do

@@ -106,6 +106,8 @@ end
 equal(post("/v1/chat/completions", broken '{"x": ', 400).error.param, "messages[1].tool_calls[0].function.arguments",
   "arguments that are cut off")
 post("/v1/chat/completions", broken "")
+equal(post("/v1/chat/completions", "[" .. ("[],"):rep(5e5) .. "1]", 400).error.message:match "more than .*",
+  "more than 500000 arrays and objects", "a body of many tables")
 equal(post("/apply-template", { messages = { hello[1], { role = "assistant", content = "", reasoning_content = 5 } } },
   400).error.param, "messages", "a field of another type")
 local cut = post("/v1/responses", ('{"model":"tools","input":"hi","max_output_tokens":40,"tool_choice":"required",'
@@ -131,9 +133,15 @@ equal(post("/v1/chat/completions", quiet, 400).error.message:match "mention '(.-
 local usage = post("/v1/completions", { prompt = { { 1, 2 }, { 3 } }, n = 2, max_tokens = 1, ignore_eos = true }).usage
 equal(usage.prompt_tokens .. "/" .. usage.total_tokens, "3/7", "tokens of two prompts")
 local text = "\195\156ber \240\159\152\128"
-local offsets = post("/v1/completions", { prompt = text .. "a", echo = true, logprobs = 1, max_tokens = 0 }).choices[1]
-  .logprobs.text_offset
-equal(offsets[#offsets], 6, "the last character's place")
+local found = post("/v1/completions", { prompt = text .. "a", echo = true, logprobs = 1, max_tokens = 0 }).choices[1]
+  .logprobs
+equal(found.text_offset[#found.tokens], 6, "the last character's place")
+equal(table.concat(found.tokens), [[bytes:\xc3bytes:\x9cber bytes:\xf0bytes:\x9fbytes:\x98bytes:\x80a]], "parts")
+local tokenizer = server.models[1].model.tokenizer
+local parts = tokenizer:encode(text)
+found = require("qeng.server.logprobs").completion(tokenizer, { { id = parts[1], logprob = -1, top = {
+  { id = parts[1], logprob = -1 }, { id = parts[2], logprob = -2 }, { id = parts[2], logprob = -3 } } } }, 0)
+equal(q.json.encode(found.top_logprobs[1], { ordered = true }), [[{"bytes:\\x9c":-2,"bytes:\\xc3":-1}]], "alternatives")
 local long = { model = "tiny", messages = { { role = "user", content = ("hat "):rep(600) } } }
 assert(post("/v1/messages/count_tokens", long).input_tokens > 512)
 local greedy = { prompt = "The hat is", max_tokens = 8, temperature = 0 }

@@ -261,9 +261,13 @@ assert(answer.prompt:find("Where is the hat?", 1, true) and answer.prompt:find "
 -- ---------------------------------------------------------------- embeddings and adapters
 
 answer = post("/v1/embeddings", { input = { "The hat", "The dog is here" }, encoding_format = "float" })
-local mean = model:hidden("The dog is here"):to("f32"):mean(1)
-local expected = (mean / mean:norm()):table()
-for k, value in ipairs(answer.data[2].embedding) do assert(math.abs(value - expected[k]) < 1e-6) end
+local expected
+local function expect_embedding(data)
+  local mean = model:hidden("The dog is here"):to("f32"):mean(1)
+  expected = (mean / mean:norm()):table()
+  for k, value in ipairs(data.embedding) do assert(math.abs(value - expected[k]) < 1e-6) end
+end
+expect_embedding(answer.data[2])
 local coded = post("/v1/embeddings", { input = "The hat", encoding_format = "base64" }).data[1].embedding
 equal(#coded, 4 * math.ceil(4 * #expected / 3), "length of base64")
 answer = post("/v1/rerank", { query = "The hat", documents = { "The dog is here", "The hat" }, top_n = 1 })
@@ -298,6 +302,7 @@ end
 local one = expect_text(1)
 assert(one ~= prompted.text)
 equal(post("/v1/completions", with_one).choices[1].text, one, "under the adapter")
+expect_embedding(post("/v1/embeddings", { input = "The dog is here", model = "one" }).data[1])
 post("/lora-adapters", q.json.array { { id = 0, scale = 0.5 } })
 equal(post("/v1/completions", with_one).choices[1].text, expect_text(0.5), "half of it")
 post("/lora-adapters", q.json.array { { id = 0, scale = 0 } })
@@ -473,9 +478,10 @@ for _, route in ipairs(server.routes) do
   end
 end
 equal(#document.paths["/health"].get.security, 0, "/health asks for no key")
-local unmade = listener:put("TRACE", "/v1/models")
+local unmade = listener:put("MAKE-UP", "/v1/models")
 run(unmade)
 equal(listener.answers[unmade].status .. listener.answers[unmade].headers.allow, "405GET", "what a path has")
+assert(select(2, get "/metrics"):find 'qeng_requests_total{method="other",path="none",status="405"} 1\n')
 
 -- The end: what runs is answered, what comes is not.
 id = listener:put("POST", "/v1/chat/completions", q.json.encode(with { max_tokens = 8, temperature = 0 }))

@@ -13,6 +13,7 @@ local questions = require "qeng.wizard.questions"
 local records = require "qeng.wizard.records"
 local scratch = require "scratch"
 local wizard = require "qeng.wizard"
+local word = require "qeng.console.word"
 
 local function check(got, wanted, what)
   assert(got == wanted, ("%s: expected %s, got %s"):format(what, tostring(wanted), tostring(got)))
@@ -175,7 +176,7 @@ for _, name in ipairs { "tokenizer.json", "tokenizer_config.json" } do
 end
 for i = 1, 12 do text[i] = q.json.encode { prompt = ("How many is %d?"):format(i), completion = tostring(i) } end
 q.fs.write(scratch.at "twelve.jsonl", table.concat(text, "\n"))
-run = wizard.open(opt("--yes", "--out", scratch.at "drafts", "--data", scratch.at "twelve.jsonl", "--model",
+run = wizard.open(opt("--yes", "--out", scratch.at "my drafts", "--data", scratch.at "twelve.jsonl", "--model",
   scratch.at "base", "--epochs", "1", "--threads", "1", "--gguf", "q4_k_m"))
 said = {}
 run.questions.say = function(_, line) said[#said + 1] = line end
@@ -184,14 +185,23 @@ scratch.said(function() for _, name in ipairs(wizard.steps) do run:step(name) en
 said = table.concat(said, "\n")
 assert(said:find("kept as in its own folder: mtp", 1, true) and said:find("--draft mtp", 1, true), said)
 assert(not said:find("the GGUF file has none", 1, true), said)
-local saved = q.safetensors.open(scratch.at "drafts/merged/model.safetensors")
+for _, name in ipairs { "merged", "model-q4_k_m.gguf" } do
+  assert(said:find(("serve.lua --model '%s'"):format(scratch.at("my drafts/" .. name)), 1, true), said)
+end
+check(word "a/b-1.5=x@main", "a/b-1.5=x@main", "a word as it is")
+for _, text_ in ipairs { "", "it's", "$HOME; ls" } do
+  local shell = io.popen("printf %s " .. word(text_))
+  check(shell:read "*a", text_, "a word of a shell")
+  shell:close()
+end
+local saved = q.safetensors.open(scratch.at "my drafts/merged/model.safetensors")
 for _, parameter in ipairs(head.parameters) do
   check(saved:tensor(parameter.name):hash(), parameter.tensor:hash(), parameter.name)
 end
 local texts = {}
 for _, name in ipairs { "merged", "model-q4_k_m.gguf" } do
   for k, draft in ipairs { false, "mtp" } do
-    local _, made = scratch.said(q.load, scratch.at("drafts/" .. name))
+    local _, made = scratch.said(q.load, scratch.at("my drafts/" .. name))
     if draft then made:attach_mtp { from = "folder" } end
     local engine = made:engine { draft = draft or nil, draft_always = draft and true, max_batch = 1 }
     local answer = engine:submit { prompt = "How many is 3?", max_tokens = 12, temperature = 0, stop_ids = {} }

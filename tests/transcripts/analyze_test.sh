@@ -33,8 +33,9 @@ expect "analyze packets alone" 0 '311 records;told with --model;recommended' "$Q
 expect "analyze raw data without a model" 2 'model is needed to convert' "$QENG" "$recipes/analyze.lua" data.jsonl --out c
 
 "$QENG" "$recipes/quantize.lua" model model.gguf --type f16 >log 2>&1 || fail "a GGUF file: $(cat log)"
-expect "analyze for a GGUF file" 0 'command: qeng .* --model model.gguf .* --dtype f32 --special text' \
-  "$QENG" "$recipes/analyze.lua" data.jsonl --model model.gguf --out e --threads 1 --steps 0 --dtype f32 --special text
+cp data.jsonl 'my data.jsonl'
+expect "analyze for a GGUF file" 0 "command: qeng .* --model model.gguf --data 'my data.jsonl' .* --dtype f32 --special text" \
+  "$QENG" "$recipes/analyze.lua" 'my data.jsonl' --model model.gguf --out e --threads 1 --steps 0 --dtype f32 --special text
 
 # ---- training with what was recommended is compared with the estimate, and the next analysis tells by how much it was off
 command=$("$QENG" "$recipes/analyze.lua" a/data.qubgpu --model model --out d --threads 1 2>/dev/null | sed -n 's/^command: qeng recipes.lora_qwen.lua//p')

@@ -30,6 +30,7 @@ expect "golden, all of it a tie" 0 '[1-9][0-9]* ties, 0 different$' "${golden[@]
 "$QENG" tests/lua/small_model.lua "$work/small" > /dev/null
 expect "golden, another tokenizer" 1 'the set was made with another tokenizer; write it anew' "${golden[@]}" --model "$work/small/model"
 expect "golden, no file" 1 'none.json: no such file' "$QENG" recipes/golden.lua "${model[@]}" --file "$work/none.json"
+expect "golden, no golden set" 1 'README.md: is no golden set; --write makes one' "$QENG" recipes/golden.lua "${model[@]}" --file README.md
 expect "golden, no steps" 2 'steps 0: has to be at least 1' "${golden[@]}" --model recipes/tiny --write --steps 0
 
 # ---- perplexity: both methods, what they count, the error of the mean

@@ -71,11 +71,16 @@ refused() {  # refused STATUS PATTERN COMMAND...
 }
 refused 1 'captured with other settings' capture "$work/whole" --layers 1
 refused 1 'layer 7 has no keys' capture "$work/other" --layers 7
+refused 2 '--layers x: not a number' capture "$work/other" --layers 0,x
 refused 1 'was fitted to another capture or otherwise' rotations "$work/rotations" --bits 2
 refused 1 'figures of another capture or other methods' evaluate "$work/evaluated" --queries 8
+refused 1 '--from 7: has to be at most 6' evaluate "$work/other" --from 7
 refused 1 'rotation spin; expected one of' evaluate "$work/other" --methods spin/sphere3
 refused 1 'has fitted: --rotations' "$QENG" recipes/kv_evaluate.lua --captures "$work/whole" --out "$work/other" --methods transport/sphere3
 refused 1 'needles take' quality "$work/other" --needle 200
-refused 2 'a length of x tokens' quality "$work/other" --tokens x
+refused 2 '--tokens x: not a number' quality "$work/other" --tokens x
+refused 2 '--tokens 100.5: not a whole number' quality "$work/other" --tokens 100.5
+refused 2 '--from 63: has to be at most 62 in documents of 64 tokens' quality "$work/other" --from 63
+refused 2 '--types: expected types of --kv' quality "$work/other" --types ''
 refused 2 'expected some of transport' rotations "$work/other" --names spin
 exit $((failures > 0))

@@ -200,6 +200,19 @@ on 2 "${run[@]}" --resume >"$dir/log" 2>&1 || fail "resumed after it was told to
 [[ $(grep -o '"loss":[^,}]*' "$dir/told/metrics.jsonl") == "$(grep -o '"loss":[^,}]*' "$dir/whole/metrics.jsonl")" ]] || fail "told to end and resumed: other losses"
 [[ $(grep -c eval_loss "$dir/told/metrics.jsonl") == 29 ]] || fail "an evaluation was lost: $(grep -c eval_loss "$dir/told/metrics.jsonl") of 29"
 
+# So does SIGUSR2, which mpirun hands on; at Ctrl-C it would kill ranks whose step takes longer than a second.
+on 2 "${common[@]}" --steps 100000 --out "$dir/handed" >"$dir/log" 2>&1 &
+job=$!
+for ((i = 0; i < 600; ++i)); do
+  [[ ! -s $dir/handed/metrics.jsonl ]] || break
+  sleep 0.05
+done
+kill -USR2 "$(pgrep -P $job)"
+status=0
+wait $job || status=$?
+[[ $status == 140 ]] && grep -q "stopped after step .*go on with --resume" "$dir/log" || fail "SIGUSR2 to mpirun: status $status: $(cat "$dir/log")"
+grep -q "note: mpirun kills its ranks a second after Ctrl-C: stop it by kill -USR2 PID" "$dir/log" || fail "no note of Ctrl-C: $(cat "$dir/log")"
+
 # An error of one rank, and of all.
 says() {  # STATUS PATTERN RANKS COMMAND...
   local status=$1 pattern=$2 got=0 output
@@ -211,6 +224,19 @@ says 2 '4 ranks share the micro-batches of a step, which are 2: --accumulate 4' 
 # Tasks of Slurm that no MPI joins would each train the whole model.
 output=$(SLURM_STEP_NUM_TASKS=2 "$qeng" "${common[@]}" --out "$dir/task" 2>&1) && fail "a task without MPI trains: $output"
 [[ $output == *"srun --mpi=pmix"* && ! -e $dir/task ]] || fail "a task without MPI: $output"
-says 2 'this recipe runs in one process, and this is one of 2' 2 recipes/inspect.lua recipes/tiny
+for recipe in "inspect recipes/tiny" own_loop "convert $dir/data.jsonl $dir/converted.qubgpu --tokenizer recipes/tiny"; do
+  read -ra words <<<"$recipe"
+  says 2 'this recipe runs in one process, and this is one of 2' 2 "recipes/${words[0]}.lua" "${words[@]:1}"
+done
+# Ranks that were started with different options, or read different models.
+says 1 'start all ranks with the same: rank 1 has mode full .rank 0: lora., seed 4 .rank 0: 3., zero 3 .rank 0: 0.' 1 "${common[@]}" --out "$dir/apart" \
+  : -n 1 "$qeng" "${common[@]}" --out "$dir/apart" --seed 4 --mode full --zero 3
+cp -r recipes/tiny "$dir/other"
+"$qeng" -e 'local q, out = require "qeng", ...
+  local model = q.load("recipes/tiny", { writable = true })
+  model.parameters[1].tensor:fill(0.5)
+  model:save(out)' "$dir/other" || fail "the other model"
+says 1 'start all ranks with the same: rank 1 has base weights ' 1 "${common[@]}" --mode full --out "$dir/apart" --model "$dir/other" \
+  : -n 1 "$qeng" "${common[@]}" --mode full --out "$dir/apart"
 says 1 'none: ' 2 recipes/lora_qwen.lua --model "$dir/none" --data "$dir/data.jsonl" --accumulate 2 --out "$dir/none-out"
 exit $failed

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Signals and standard streams of the real executable ($QENG): SIGTERM and SIGHUP end training with a checkpoint, as Ctrl-C does; a
+# Signals and standard streams of the real executable ($QENG): SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 end training with a checkpoint, as Ctrl-C does; a
 # run outlives its readers; output that did not arrive is exit status 1.
 set -uo pipefail
 QENG=$(realpath "${QENG:-build/release/qeng}")
@@ -35,6 +35,8 @@ stopped() { # stopped NAME STATUS SIGNALS...
 pause=0
 stopped "SIGTERM" 143 TERM
 stopped "SIGHUP" 129 HUP
+stopped "SIGUSR1" 138 USR1
+stopped "SIGUSR2" 140 USR2
 stopped "SIGTERM twice at once" 143 TERM TERM
 stopped "SIGHUP twice" 129 HUP HUP
 stopped "SIGTERM with SIGHUP" '143|129' TERM HUP  # which of them comes first is the system's choice

@@ -8,9 +8,10 @@
 --   }
 --
 -- The default shows the type: true or false is a switch, 16 a whole number, 0.5 a number, {} a list with commas
--- between, and all else text. What else an entry may have:
+-- between, and all else text. Of options given twice the last counts; lists and maps grow. What else an entry may have:
 --
 --   number = true                a number that may have a fraction, where the default does not show it
+--   number = "whole"             a whole number, likewise
 --   min =, max =, choices =      what a value may be, or each of a list
 --   check = function(value)      what is wrong with a value, nil if nothing is
 --   required = true              without a default
@@ -21,8 +22,9 @@
 --   kind = "folder", files =     a folder that is written, likewise; these two bring --overwrite with them
 --
 -- The list may have positional = { names }, the options that words without -- are in their order, and rest = "name", a
--- list of the words after these. An entry takes the place of one before it that has the same name. On the command line
--- a dash stands for an underscore.
+-- list of the words after these. With ranks = true, in the list or in a set of it, several processes of mpirun or srun
+-- may run the recipe together (q.finetune, q.train). An entry takes the place of one before it that has the same name.
+-- On the command line a dash stands for an underscore.
 
 local output = require "qeng.console.output"
 local q = require "qeng.core"
@@ -96,7 +98,7 @@ local overwrite = { "overwrite", false, "write also over what is read here, or i
 
 local function entries_of(list)
   for key in pairs(list) do
-    if type(key) == "string" and key ~= "positional" and key ~= "rest" then
+    if type(key) == "string" and key ~= "positional" and key ~= "rest" and key ~= "ranks" then
       q.error("value", ("q.options takes a list in the order of --help: { %q, default, help } instead of "
         .. "%s = { default, help }"):format(key, key))
     end
@@ -128,7 +130,7 @@ local function is_whole(entry)
   for _, number in ipairs(type(default) == "table" and default or { default }) do
     if number ~= math.floor(number) then return false end
   end
-  return not entry.number
+  return entry.number ~= true
 end
 
 local function default_of(entry)
@@ -312,13 +314,30 @@ local function unknown(declared, name)
   usage("unknown option --%s; %s", name, hint)
 end
 
--- Joins the job that mpirun or srun started this process for. Its ranks are for recipes that train: another would do
--- all its work once for each.
-local function join_job(declared)
+-- Whether a list or a set of it says ranks = true.
+local function for_ranks(list)
+  for _, entry in ipairs(list) do
+    if sets[entry] and for_ranks(sets[entry]) then return true end
+  end
+  return list.ranks
+end
+
+-- Joins the job that mpirun or srun started this process for. A recipe that knows no ranks would do all its work once
+-- for each.
+local function join_job(list)
   local job = q.ranks.join()
-  if job and job:size() > 1 and not declared.resume then
+  if job and job:size() > 1 and not for_ranks(list) then
     usage("this recipe runs in one process, and this is one of %d: start it without mpirun or srun", job:size())
   end
+end
+
+-- What an option is that was given twice: both lists or maps in one, else the later value.
+local function joined(earlier, later)
+  if type(later) ~= "table" then return later end
+  for key, value in pairs(later) do
+    if type(key) == "number" then earlier[#earlier + 1] = value else earlier[key] = value end
+  end
+  return earlier
 end
 
 -- Parses args (the recipe's own by default). Returns the values; values.__given says which were on the command line.
@@ -327,7 +346,7 @@ function options.parse(list, args, program)
   local declared, values, given, words = entries_of(list), {}, {}, {}
   local positional = list.positional or {}
   for _, entry in ipairs(declared) do values[entry[1]] = default_of(entry) end
-  if not (" " .. table.concat(args, " ") .. " "):find(" --help ", 1, true) then join_job(declared) end
+  if not (" " .. table.concat(args, " ") .. " "):find(" --help ", 1, true) then join_job(list) end
   local i = 1
   while i <= #args do
     local word = args[i]
@@ -352,7 +371,8 @@ function options.parse(list, args, program)
           i = i + 1
           text = args[i] or usage("%s needs a value", flag(entry))
         end
-        values[key] = options.convert(entry, text)
+        local value = options.convert(entry, text)
+        values[key] = given[key] and joined(values[key], value) or value
       end
       given[key] = true
     end

@@ -46,6 +46,15 @@ function golden.record(model, steps)
   return { tokenizer = model.tokenizer:hash(), steps = steps, answers = answers }
 end
 
+-- The set that a file keeps.
+function golden.read(path)
+  local set = q.try(q.json.decode, q.fs.read(path))
+  if type(set) ~= "table" or type(set.answers) ~= "table" then
+    q.error("format", path .. ": is no golden set; --write makes one")
+  end
+  return set
+end
+
 -- KL(kept || model) of each step of a kept answer, with the kept answer as context.
 local function divergences(model, answer)
   local ids, wanted = {}, {}

@@ -13,7 +13,8 @@
 --   draft                     false: without the engine's draft model
 --   visible                   special tokens whose text counts as the answer's, and the grammar's: {[id] = true}
 --   rank                      those of a smaller one are admitted first (0)
---   reasoning                 true: what stands between <think> and </think> comes apart, and a grammar begins after it
+--   reasoning                 true: what stands between <think> and </think> comes apart, and a grammar binds after it.
+--                             A prompt opens it if it ends with <think>, and perhaps white space
 --   reasoning_budget          after so many tokens of reasoning </think> is said for the model
 --   on_token(request, id)     is called for each token of the output
 -- Fields: tokens (prompt and output), output (ids), text, reasoning_text, finish ("stop", "length", "cancelled" or
@@ -285,13 +286,14 @@ end
 
 -- ---------------------------------------------------------------- text
 
--- From now on text between <think> and </think> comes apart. The prompt may have opened it.
+-- From now on text between <think> and </think> comes apart. A template may have opened it at the end of the prompt; a
+-- <think> before that is what a message says.
 function Request:split_reasoning()
-  local tokenizer = self.model.tokenizer
+  local tokenizer, last = self.model.tokenizer, #self.tokens
   self.think_open, self.think_close = tokenizer:id "<think>", tokenizer:id "</think>"
-  for _, id in ipairs(self.tokens) do
-    if id == self.think_open then self.thinking = stop.new() elseif id == self.think_close then self.thinking = nil end
-  end
+  local function blank(id) return id < tokenizer:vocab_size() and tokenizer:bytes(id):find "^%s*$" end
+  while last > 1 and blank(self.tokens[last]) do last = last - 1 end
+  if self.tokens[last] == self.think_open then self.thinking = stop.new() end
 end
 
 function Request:say(text, kind)

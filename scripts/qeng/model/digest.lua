@@ -9,14 +9,15 @@ local whole_bytes, some_rows = 2 ^ 20, 16  -- larger tensors are told by that ma
 -- A digest of the weights that are not trained: name, dtype, shape and values of each. Of large ones it takes some
 -- rows, however they are held in memory. bits: nor are the weights of linear layers, whose bits learn. A base model
 -- that was trained further differs in nearly every row; a change of a few rows of a large tensor may go unseen.
-function digest.of_weights(model, bits)
+-- all: also those that are trained.
+function digest.of_weights(model, bits, all)
   local learned, count, sum = {}, 0, 0
   for _, layer in ipairs(bits and model.linears or {}) do learned[layer.weight] = true end
   local function add(text)
     for i = 1, #text do sum = (sum * 31 + text:byte(i)) % 2 ^ 48 end
   end
   local function add_tensor(name, tensor)
-    if tensor:requires_grad() or learned[tensor] then return end
+    if not all and tensor:requires_grad() or learned[tensor] then return end
     count = count + 1
     local shape = tensor:shape()
     add(("%s %s %s "):format(name, tensor:dtype(), table.concat(shape, "x")))

@@ -351,12 +351,7 @@ end
 
 -- fn(...) with the adapters off: the model as it was loaded.
 function Model:without_adapter(fn, ...)
-  local loras = {}
-  for i, layer in ipairs(self.linears) do loras[i], layer.lora = layer.lora or false, nil end
-  local results = { pcall(fn, ...) }
-  for i, layer in ipairs(self.linears) do layer.lora = loras[i] or nil end
-  if not results[1] then error(results[2], 0) end
-  return unpack(results, 2)
+  return lora.with(self, {}, fn, ...)
 end
 
 -- ---------------------------------------------------------------- what is trained

@@ -80,6 +80,23 @@ function lora.squares(model, layer)
   return q.keep(q.adapters.row_squares(layer.weight))
 end
 
+-- The adapters of a model's layers, false where there is none.
+function lora.current(model)
+  local adapters = {}
+  for i, layer in ipairs(model.linears) do adapters[i] = layer.lora or false end
+  return adapters
+end
+
+-- fn(...) while the layers have these adapters.
+function lora.with(model, adapters, fn, ...)
+  local before = lora.current(model)
+  for i, layer in ipairs(model.linears) do layer.lora = adapters[i] or nil end
+  local results = { pcall(fn, ...) }
+  for i, layer in ipairs(model.linears) do layer.lora = before[i] or nil end
+  if not results[1] then error(results[2], 0) end
+  return unpack(results, 2)
+end
+
 -- Gives a layer that has an adapter the lengths of its rows, as the magnitude to train.
 local function decompose(model, layer)
   layer.lora.squares = lora.squares(model, layer)

@@ -101,8 +101,9 @@ function new_tokens.train_embeddings(model)
 end
 
 -- Adds `names` as special tokens. The model's tokenizer is then the one of `folder`, which is written here. Their rows
--- of embedding and head are the mean of the others. Returns the names that were new.
-function new_tokens.add(model, names, folder)
+-- of embedding and head are the mean of the others. Returns the names that were new. written: another process has
+-- written the folder.
+function new_tokens.add(model, names, folder, written)
   refuse_stored(model, "new tokens")
   local fresh, seen = {}, {}
   for _, name in ipairs(names) do
@@ -114,7 +115,9 @@ function new_tokens.add(model, names, folder)
   if first > model.config.vocab then
     q.error("value", ("new tokens: the tokenizer has %d tokens, the model %d"):format(first, model.config.vocab))
   end
-  q.fs.write_dir(folder, function(temporary) write_tokenizer(model, fresh, first, temporary) end)
+  if not written then
+    q.fs.write_dir(folder, function(temporary) write_tokenizer(model, fresh, first, temporary) end)
+  end
   local tokenizer = q.tokenizer(folder)
   for i, name in ipairs(fresh) do
     if tokenizer:id(name) ~= first + i - 1 then

@@ -2,6 +2,7 @@
 -- keys. `p` is a position in the model's tree of parameters: p:at("self_attn") goes down, p:weight(name, shape) takes a
 -- tensor from the checkpoint (or draws it) and registers it under its Hugging Face name.
 
+local adapters = require "qeng.model.lora"
 local hooks = require "qeng.model.hooks"
 local kv_pages = require "qeng.model.kv_pages"
 local part_names = require "qeng.model.names"
@@ -80,7 +81,7 @@ Linear.__index = Linear
 
 -- y plus the adapter's product with x.
 local function adapted(y, x, lora)
-  return lora and y + q.linear(q.linear(q.dropout(x, lora.dropout), lora.a), lora.b) * lora.scale or y
+  return lora and y + q.linear(q.linear(q.dropout(x, lora.dropout or 0), lora.a), lora.b) * lora.scale or y
 end
 
 -- The layer under DoRA (arXiv 2402.09353): the rows of w + scale b a get the lengths of the adapter's magnitude.
@@ -378,6 +379,19 @@ function nn.softcap(logits, c)
   return cap and ((logits / cap):tanh() * cap):compute() or logits
 end
 
+-- fn with the adapters and hooks that the model has here: backward calls it again, when it may have others.
+local function as_here(model, fn)
+  local here, set = adapters.current(model), model.hooks
+  return function(...)
+    local others = model.hooks
+    model.hooks = set
+    local results = { pcall(adapters.with, model, here, fn, ...) }
+    if model.hooks == set then model.hooks = others end  -- a hook may change them itself
+    if not results[1] then error(results[2], 0) end
+    return unpack(results, 2)
+  end
+end
+
 -- Embedding, c.layers blocks made by new_block(p, index), final norm and head. Returns forward(tokens, seq) -> hidden,
 -- and what the final norm read.
 -- c.embed_scale: a factor of the embedding's rows, rounded to the model's dtype. c.logit_scale: one of the logits; what
@@ -437,13 +451,14 @@ function nn.decoder(model, source, c, new_block)
 
   local function advance(x, seq)
     local weights, branch = model.stream, nil
+    local run = model.recompute and as_here(model, function(block, input) return block(input, nil, seq) end)
     for _, each in ipairs(blocks) do
       local name, i, block, pass = unpack(each)
       if weights and not model.recompute then weights:use(i) end
       if model.recompute then
         x = q.checkpoint(name, function(input)
           if weights then weights:use(i) end
-          local residual, addend = block(input, nil, seq)
+          local residual, addend = run(block, input)
           if weights then weights:mark(i) end
           return residual + addend
         end, x)

@@ -7,8 +7,8 @@
 --
 -- A rule sees one parameter p at a time: its gradient p.g (f32, clipped), its value p.w (f32), its name, the options
 -- p.opt, the step p.t (a tensor, from 1) and tensors of its own, p:state(name, shape). p:move(d) is the step
--- w = w (1 - lr decay) - lr d; decay is of tensors of two dimensions and more. The rules of a step are captured once
--- and replayed: they decide by shapes and names, not by values.
+-- w = w (1 - lr decay) - lr d; decay is of tensors of two dimensions and more. p.w:set does any other. The rules of
+-- a step are captured once and replayed: they decide by shapes and names, not by values.
 
 local fill = require "qeng.optim.fill"
 local q = require "qeng.core"
@@ -33,7 +33,6 @@ function Parameter:move(d)
   local rank, decay = #self.w:shape(), self.opt.decay or 0
   local w = rank >= 2 and decay ~= 0 and self.w * (1 - self.lr * decay) or self.w
   self.w:set(w - self.lr * d)
-  if self.w ~= self.tensor then self.tensor:set(self.w) end
 end
 
 local Optimizer = {}
@@ -50,7 +49,7 @@ local function new(name, defaults, rule, parameters, given)
   end
   if #parameters == 0 then q.error("value", name .. ": no parameter requires a gradient") end
   local self = setmetatable({ name = name, rule = rule, schedule = opt.lr, at = 0, steps = 0, opt = opt,
-    parameters = {}, hyper = q.keep(q.zeros({ 2 }, "f32", "optimizer")),
+    parameters = {}, tensors = {}, hyper = q.keep(q.zeros({ 2 }, "f32", "optimizer")),
     outcome = q.keep(q.zeros({ 2 }, "f32", "optimizer")) }, Optimizer)
   for i, each in ipairs(parameters) do
     local tensor, named = each, ("parameter %d"):format(i)
@@ -61,7 +60,7 @@ local function new(name, defaults, rule, parameters, given)
       w = half and q.keep(q.no_grad(function() return tensor:to "f32" end)) or tensor,
       rate = type(each) == "table" and each.rate and (opt.rates or {})[each.rate] or 1 }, Parameter)
     if half then p.states.master, p.order[1] = p.w, "master" end
-    self.parameters[i] = p
+    self.parameters[i], self.tensors[i] = p, tensor
   end
   return self
 end
@@ -105,6 +104,7 @@ local function update(self)
     local gradient = p.tensor:grad()
     p.lr, p.t, p.g = p.rate == 1 and lr or lr * p.rate, t, gradient * factor
     self.rule(p)
+    if p.w ~= p.tensor then p.tensor:set(p.w) end
     gradient:fill(0)
     p.lr, p.t, p.g, p.making = nil, nil, nil, nil
   end

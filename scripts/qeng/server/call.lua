@@ -5,6 +5,7 @@ local problem = require "qeng.server.problem"
 local q = require "qeng.core"
 
 local most = 1024                       -- answers to a request: prompts times n
+local most_tables = 500000              -- arrays and objects of a body: "{}" takes a hundred times its text
 local retry = { ["retry-after"] = "3" }  -- after an error of peers, of which another may have come
 
 local Call = {}
@@ -19,6 +20,7 @@ function Call._new(server, event, route, params)
 end
 
 local function decoded(self, opt)
+  opt.most = most_tables
   local value, why = q.try(q.json.decode, self.event.body, opt)
   if value == nil then problem.raise(400, "The body is not JSON: " .. why.message, nil, "invalid_json") end
   return value
@@ -26,7 +28,7 @@ end
 
 -- The body, of JSON.
 function Call:json()
-  self.body = self.body or decoded(self)
+  self.body = self.body or decoded(self, {})
   return self.body
 end
 

@@ -112,6 +112,15 @@ function figures.declare(self)
   declare_peers(self)
 end
 
+local methods = {}
+for name in ("GET HEAD POST PUT PATCH DELETE OPTIONS"):gmatch "%S+" do methods[name] = name end
+
+-- Counts a request that was answered or refused. Clients may make up methods: all of those are one.
+function figures.answered(self, event, path, status)
+  local method = methods[event.method] or "other"
+  self.metrics:add("qeng_requests_total", 1, { method = method, path = path, status = status })
+end
+
 -- Counts a call that is over: tokens of its prompts, of its answers, and those of prompts that were there already.
 function figures.count(self, call, status, path, seconds)
   local m, prompt, output, reused = self.metrics, 0, 0, 0
@@ -125,7 +134,7 @@ function figures.count(self, call, status, path, seconds)
     m:add("qeng_accepted_tokens_total", r.accepted)
     if r.started_at then m:observe("qeng_queue_seconds", r.started_at - call.event.at) end
   end
-  m:add("qeng_requests_total", 1, { method = call.event.method, path = path, status = status })
+  figures.answered(self, call.event, path, status)
   m:observe("qeng_request_seconds", seconds, { path = path })
   return prompt, output, reused
 end

@@ -126,7 +126,7 @@ local function take(self, event)
     local call = self.calls[event.id]
     if call then leave(self, call, 499) end
   elseif event.kind == "refused" then
-    self.metrics:add("qeng_requests_total", 1, { method = event.method, path = "none", status = event.status })
+    figures.answered(self, event, "none", event.status)
     log(self, {
       time = os.date "!%Y-%m-%dT%H:%M:%SZ", remote = event.remote, method = event.method, path = event.path,
       status = event.status,

@@ -26,9 +26,9 @@ function messages.text(content, name)
   return table.concat(list)
 end
 
--- The arguments of a call, of the text that they are; nil where that is no JSON object.
+-- The arguments of a call, of the text that they are; nil where that is no JSON object, or one of too many parts.
 function messages.arguments(text)
-  local value = q.try(q.json.decode, text, { ordered = true, exact = true })
+  local value = q.try(q.json.decode, text, { ordered = true, exact = true, most = 100000 })
   return fields.type_of(value) == "object" and value or nil
 end
 

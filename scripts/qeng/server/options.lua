@@ -70,6 +70,7 @@ local function adapters(list)
   for _, text in ipairs(list) do
     local name, path = text:match "^([^=]+)=(.+)$"
     if not name then q.error("usage", ("--adapter %s: expected NAME=DIR"):format(text)) end
+    if all[name] then q.error("usage", ("--adapter: two are called %s; give each its own name"):format(name)) end
     all[name] = path
   end
   return all

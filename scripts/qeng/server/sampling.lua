@@ -34,7 +34,7 @@ sampling.fields = {
   { "dry_base", "number", min = 1 },
   { "dry_allowed_length", "integer", min = 0 },
   { "dry_penalty_last_n", "integer", min = -1 },
-  { "dry_sequence_breakers", "array" },
+  { "dry_sequence_breakers", "array", most = 64 },
   { "mirostat", "integer", min = 0, max = 2 },
   { "mirostat_tau", "number", min = 0 },
   { "mirostat_eta", "number", min = 0 },

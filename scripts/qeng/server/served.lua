@@ -46,7 +46,7 @@ function Served:scale_adapter(name, factor)
   for layer, lora in pairs(entry.read.layers) do
     local own = {}
     for field, value in pairs(lora) do own[field] = value end
-    own.scale = lora.scale * factor
+    own.scale, own.columns = lora.scale * factor, nil  -- the latter are of the scale that it had (infer/paged.lua)
     scaled.layers[layer] = own
   end
   scaled.factor = factor  -- of layers that peers have

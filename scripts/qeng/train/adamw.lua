@@ -34,7 +34,8 @@ function adamw.new(parameters, opt)
   for i, each in ipairs(parameters) do tensors[i] = type(each) == "table" and each.tensor or each end
   given.lr, given.rates = nil, nil
   if not given.groups then given.groups, given.rates = by_rate(parameters, opt and opt.rates or {}) end
-  return setmetatable({ schedule = opt and opt.lr, at = 0, adamw = q.adamw_state(tensors, given) }, Optimizer)
+  return setmetatable({ schedule = opt and opt.lr, at = 0, tensors = tensors,
+    adamw = q.adamw_state(tensors, given) }, Optimizer)
 end
 
 -- The rate of the step that is due. `at` counts calls of step(); a run sets it to its own step.

@@ -86,18 +86,23 @@ end
 
 checkpoint.fill = require "qeng.optim.fill"
 
-local function names_of(parameters)
+-- The names of the parameters that an optimizer trains, as its states are called; others are kept beside them.
+function checkpoint.trained(parameters, optimizer)
   local names = {}
-  for i, parameter in ipairs(parameters) do names[i] = parameter.name end
+  for _, parameter in ipairs(parameters) do
+    local trained = not optimizer.tensors  -- one that does not say what it trains: all
+    for _, tensor in ipairs(optimizer.tensors or {}) do trained = trained or tensor == parameter.tensor end
+    names[#names + 1] = trained and parameter.name or nil
+  end
   return names
 end
 
 local function part_name(what, rank) return ("%s-%d.safetensors"):format(what, rank) end
 
--- parameters: {name, tensor} of what `adamw` trains, in its order. state: a JSON-able table of what resuming needs;
--- step is the number of finished steps, and finished says whether that was the last. bits: q.inertia or q.phases of
--- one-bit weights that learn, or nil. parts: {team =, own = function(i), weights =} of ranks that have parts of the
--- optimizer's state, and with `weights` of the parameters, and write them side by side.
+-- parameters: {name, tensor} of what `adamw` trains, in its order, and of what else is kept. state: a JSON-able table
+-- of what resuming needs; step is the number of finished steps, and finished says whether that was the last. bits:
+-- q.inertia or q.phases of one-bit weights that learn, or nil. parts: {team =, own = function(i), weights =} of ranks
+-- that have parts of the optimizer's state, and with `weights` of the parameters, and write them side by side.
 function checkpoint.save(out, parameters, adamw, state, keep, bits, parts)
   local team = parts and parts.team
   local dir = ("%s/step-%06d"):format(folder(out), state.step)
@@ -107,7 +112,7 @@ function checkpoint.save(out, parameters, adamw, state, keep, bits, parts)
     q.fs.remove(tmp)
     q.fs.mkdir(tmp)
   end
-  local optimizer, steps = adamw:state(names_of(parameters))
+  local optimizer, steps = adamw:state(checkpoint.trained(parameters, adamw))
   local tensors = {}
   for i, parameter in ipairs(parameters) do
     if not parts or not parts.weights or parts.own(i) then
@@ -199,7 +204,7 @@ function checkpoint.load(out, parameters, adamw, bits, check, own)
   end
   file:close()
   local optimizer = open_parts(dir, "optimizer", state.optimizer_parts)
-  adamw:restore(optimizer, names_of(parameters), state.optimizer_steps)
+  adamw:restore(optimizer, checkpoint.trained(parameters, adamw), state.optimizer_steps)
   optimizer:close()
   return state
 end

@@ -15,6 +15,7 @@ local options = require "qeng.console.options"
 local q = require "qeng.core"
 local peft = require "qeng.model.peft"
 local ranks = require "qeng.train.ranks"
+local resume = require "qeng.train.resume"
 local route = require "qeng.train.route"
 local samples = require "qeng.train.samples"
 local shards = require "qeng.train.shards"
@@ -26,6 +27,7 @@ require "qeng.train.trained_data"
 
 -- The options of q.finetune with their defaults.
 options.set("finetune", {
+  ranks = true,
   { "model", "", "Hugging Face folder, GGUF file, or its name on the hub: org/name[@revision]", kind = "input" },
   "model_file",
   { "data", "", "JSONL, a JSON array or a .qubgpu file, a folder of data, a dataset's name on the hub: "
@@ -248,6 +250,7 @@ return function(opt, hooks)
   check_evaluation(opt)
   local team = ranks.join()
   team:check(opt.accumulate)
+  resume.agree(team, resume.flat(options.settings(opt)))
   local place = run_folder.open(opt.out, {
     resume = opt.resume, overwrite = opt.overwrite, merge = opt.merge, gguf = opt.gguf,
     reads = { opt.model, opt.adapter, opt.eval_data, unpack(q.try(data.inputs, opt.data) or {}) },
@@ -269,7 +272,9 @@ return function(opt, hooks)
   if hooks.make_data then opt.data = team:tell(hooks.make_data) end
   local settings, added = options.settings(opt), #opt.add_tokens > 0
   if added then
-    local fresh = team:in_turn(function() return new_tokens.add(model, opt.add_tokens, opt.out .. "/tokenizer") end)
+    local fresh = team:in_turn(function()
+      return new_tokens.add(model, opt.add_tokens, opt.out .. "/tokenizer", not team.first)
+    end)
     io.stderr:write(("new tokens: %s; the vocabulary is %d\n"):format(
       #fresh > 0 and table.concat(fresh, " ") or "none, the tokenizer has them all", model.config.vocab))
   end
@@ -321,10 +326,12 @@ return function(opt, hooks)
     io.stderr:write(("the weights of step %d are kept, with the lowest held-out loss, %.4f\n"):format(
       result.best_step, result.best))
   end
-  estimates.came_true(model, {
-    device = advise.device(opt.device).description, mode = opt.mode, rank = opt.rank, row_tokens = opt.row_tokens,
-    rows = opt.rows, recompute = opt.recompute,
-  }, result.metrics)
+  if team.size == 1 then  -- as estimates are
+    estimates.came_true(model, {
+      device = advise.device(opt.device).description, mode = opt.mode, rank = opt.rank, row_tokens = opt.row_tokens,
+      rows = opt.rows, recompute = opt.recompute,
+    }, result.metrics)
+  end
   save(opt.out .. (opt.mode == "full" and "/model" or "/adapter"))
   if opt.gguf then model:save_adapter_gguf(opt.out .. "/adapter.gguf") end
   return model, file, result

@@ -47,7 +47,7 @@ function journal.open(run)
   self.board = opt.tensorboard and tensorboard.open(out .. "/tensorboard", metrics.read(out .. "/metrics.jsonl"))
   local name = run.model.dtype == "bf16" and "flops_bf16" or "flops_f32"
   local limits = q.limits { if_room = true, only = name }  -- nil: measuring would break the budget; no share then
-  self.peak = limits and limits[name]
+  self.peak = limits and limits[name] and run.ranks.size * limits[name]  -- as if all ranks had this one's device
   return self
 end
 

@@ -8,10 +8,11 @@
 --     run:log({ loss = loss }, "loss 0.1234")  -- ends the step; the text is for the progress line
 --   end
 --
--- What a step computes may depend on its number, on parameters and on the optimizer only: then a resumed run goes on to
--- the same bits. Settings other than those of train/resume.lua have to be the same then, and so have the weights that
--- the model does not train, and what the file settings.data holds. Ctrl-C ends the loop after a checkpoint and raises
--- "interrupted"; at the prompt it gives the prompt back, and run:continue() goes on.
+-- `parameters` are what checkpoints keep: all that the optimizer trains, and what else steps change, such as a moving
+-- average of weights. What a step computes may depend on its number, on them and on the optimizer only: then a resumed
+-- run goes on to the same bits. Settings other than those of train/resume.lua have to be the same then, and so have the
+-- weights that the model does not train, and what the file settings.data holds. Ctrl-C ends the loop after a checkpoint
+-- and raises "interrupted"; at the prompt it gives the prompt back, and run:continue() goes on.
 
 local checkpoint = require "qeng.train.checkpoint"
 local metrics = require "qeng.report.metrics"
@@ -26,6 +27,16 @@ local standing = require "qeng.train.standing"
 local Loop = {}
 Loop.__index = Loop
 
+-- Refuses parameters that lack one that the optimizer trains: it would not be in checkpoints.
+local function check_kept(parameters, optimizer)
+  local wanted = optimizer.tensors and #optimizer.tensors
+  local found = #checkpoint.trained(parameters, optimizer)
+  if wanted and found ~= wanted then
+    q.error("value", ("loop: the optimizer trains %d tensors, of which %d are among `parameters`, once each: list all "
+      .. "that checkpoints are to keep"):format(wanted, found))
+  end
+end
+
 local nan_limit = 5  -- steps in a row whose update was skipped
 local function finite(x) return x == x and math.abs(x) < math.huge end
 
@@ -38,6 +49,7 @@ local function new(opt)
   if ranks.join().size > 1 then
     q.error("unsupported", ("%d ranks: q.loop trains on one; q.train knows ranks"):format(ranks.join().size))
   end
+  check_kept(opt.parameters, opt.optimizer)
   local place = run_folder.open(opt.out, { resume = opt.resume, overwrite = opt.overwrite, own = true,
     leaves = opt.leaves })
   checkpoint.clean(opt.out)

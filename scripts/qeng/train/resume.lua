@@ -1,5 +1,6 @@
 -- What has to be the same in a resumed run: everything that the run was given and that its model is, except what is
--- listed here. A new option has to be the same until it is put on the list. A checkpoint keeps both parts.
+-- listed here. A new option has to be the same until it is put on the list. A checkpoint keeps both parts. And what has
+-- to be the same on all ranks of a job.
 
 local digest = require "qeng.model.digest"
 local q = require "qeng.core"
@@ -26,6 +27,11 @@ local no_setting = set [[
   resume overwrite checkpoints ranks leaves
 ]]
 local of_each_time = set "out resume overwrite"
+-- These may differ between the ranks of a job: where each finds files and computes, and what rank 0 alone writes.
+local of_each_rank = set [[
+  out overwrite model data tokenizer device threads device_budget weights host_budget stream_keep
+  profile timeline tensorboard merge gguf
+]]
 
 -- Puts the numbers, strings and booleans of `value` into a flat table. A list becomes text; other tables become names
 -- with dots.
@@ -147,11 +153,33 @@ function resume.differences(before, now)
   return names
 end
 
+local function shown(value) return (value == nil or value == "") and "not given" or tostring(value) end
+
+-- Refuses ranks of a job that were not started alike. options, and what else has to be the same: flat tables.
+function resume.agree(team, options, others)
+  if team.size == 1 then return end
+  local own = { ["version of qeng"] = q.version }
+  for name, value in pairs(options) do
+    if not of_each_rank[name] then own[name] = value end
+  end
+  for name, value in pairs(others or {}) do own[name] = value end
+  local all = team:texts(q.json.encode(own))
+  local first = q.json.decode(all[1])
+  for i, text in ipairs(all) do
+    local other, parts = q.json.decode(text), {}
+    for _, name in ipairs(resume.differences(first, other)) do
+      parts[#parts + 1] = ("%s %s (rank 0: %s)"):format(name, shown(other[name]), shown(first[name]))
+    end
+    if #parts > 0 then
+      q.error("value", ("start all ranks with the same: rank %d has %s"):format(i - 1, table.concat(parts, ", ")))
+    end
+  end
+end
+
 -- Says in a line which settings the resumed run changes.
 function resume.tell_changes(speak, before, now)
   local changes = {}
   for i, name in ipairs(resume.differences(before, now)) do
-    local function shown(value) return value == nil and "not given" or tostring(value) end
     changes[i] = ("%s was %s and is %s now"):format(name, shown(before[name]), shown(now[name]))
   end
   if #changes > 0 then speak:say("resume: " .. table.concat(changes, ", ")) end

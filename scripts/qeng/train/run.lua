@@ -48,6 +48,12 @@ local defaults = {
   keep = 2, nan_limit = 5, pad = 0, drop = 0, long = "auto",
 }
 
+-- Whether Open MPI's mpirun leaves its ranks no time for a checkpoint after a Ctrl-C.
+local function kills_soon()
+  return os.getenv "OMPI_COMM_WORLD_SIZE" and not os.getenv "OMPI_MCA_odls_base_sigkill_timeout"
+    and not os.getenv "PRTE_MCA_odls_base_sigkill_timeout"
+end
+
 -- Refuses a job that this run is not for. own_loop: a page computes, which has no sums of other ranks.
 local function check_ranks(self, own_loop)
   local opt, size = self.opt, self.ranks.size
@@ -62,6 +68,10 @@ local function check_ranks(self, own_loop)
   if opt.accumulate % size > 0 then
     self.speak:say(("note: %d micro-batches in a step do not divide by %d ranks: %d of them wait in the last round")
       :format(opt.accumulate, size, size - opt.accumulate % size))
+  end
+  if kills_soon() then
+    self.speak:say("note: mpirun kills its ranks a second after Ctrl-C: stop it by kill -USR2 PID, or set "
+      .. "OMPI_MCA_odls_base_sigkill_timeout=600 before")
   end
 end
 

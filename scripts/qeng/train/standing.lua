@@ -1,6 +1,7 @@
 -- Where a run stands (run.state): which checkpoint it goes on from, and what its checkpoints keep beside tensors.
 
 local checkpoint = require "qeng.train.checkpoint"
+local digest = require "qeng.model.digest"
 local held_out = require "qeng.train.held_out"
 local q = require "qeng.core"
 local resume = require "qeng.train.resume"
@@ -46,12 +47,23 @@ function standing.restore(run, own)
   return found
 end
 
+-- Refuses ranks that were not started alike, or read other weights or data.
+local function check_ranks(run)
+  local others, model = { resume = run.opt.resume }, run.model
+  for name, value in pairs(run.fixed) do others[name] = value end
+  if run.ranks.size > 1 and model.mode == "full" and not (model.shards and model.shards.gathers) then
+    others["base weights"] = digest.of_weights(model, nil, true)
+  end
+  resume.agree(run.ranks, run.course, others)
+end
+
 -- Sets run.state, from the newest checkpoint if the run is resumed.
 function standing.load(run)
   local opt, out = run.opt, run.out
   run.state = { step = 0, tokens = 0 }
   if opt.resume or opt.checkpoints ~= false then
     run.fixed, run.course = resume.settings(run.given, run.defaults, run.total)
+    check_ranks(run)
   end
   if not opt.resume then return end
   local found = standing.restore(run, function(state)

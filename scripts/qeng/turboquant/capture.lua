@@ -4,6 +4,7 @@
 --                               [tokens, kv_heads, head_dim], after RoPE
 -- A capture that was stopped goes on: files that the manifest names with their hash stay as they are.
 
+local digest = require "qeng.model.digest"
 local q = require "qeng.core"
 
 local capture = {}
@@ -46,14 +47,16 @@ function capture.run(model, text, out, opt)
   for _, layer in ipairs(capture.layers(model)) do known[layer] = true end
   if not layers or #layers == 0 then layers = capture.layers(model) end
   for _, layer in ipairs(layers) do
-    if not known[layer] then q.error("value", ("layer %d has no keys, or there is none"):format(layer)) end
+    if known[layer] == nil then q.error("value", ("layer %d has no keys, or there is none"):format(layer)) end
+    if not known[layer] then q.error("value", ("layer %d is named twice"):format(layer)) end
+    known[layer] = false
   end
   local c = model.config
   local settings = {
     layers = layers, heads = c.heads, kv_heads = c.kv_heads, head_dim = c.head_dim,
     scale = c.attention_scale or 1 / math.sqrt(c.head_dim), tokens = opt.tokens, documents = opt.documents,
     store = opt.store, dtype = model.dtype, text = q.host.hash(text), tokenizer = model.tokenizer:hash(),
-    weights = model.embedding_hash or model.parameters[1].tensor:hash(),
+    weights = digest.of_weights(model),
   }
   local path = out .. "/manifest.json"
   local manifest = { format = format, settings = settings, documents = {} }

@@ -137,6 +137,10 @@ end
 -- opt: {methods = names, queries =, seed =, from =, rotations = folder of fit.lua or "", watch = function(d, count)}
 function evaluate.run(folder, out, opt)
   local manifest, list = capture.manifest(folder), {}
+  if opt.from > #manifest.documents then
+    q.error("value", ("--from %d: has to be at most %d, the documents of the capture"):format(opt.from,
+      #manifest.documents))
+  end
   local fitted = opt.rotations ~= "" and fit.open(opt.rotations) or nil
   local s = manifest.settings
   for i, name in ipairs(opt.methods) do list[i] = methods.parse(name, s.head_dim, opt.seed, fitted, s.layers) end

@@ -7,6 +7,7 @@
 -- methods.lua, as sim:identity/q4_0 or sim:hadamard2/sphere4+identity/exact.
 
 local capture = require "qeng.turboquant.capture"
+local digest = require "qeng.model.digest"
 local kv_auto = require "qeng.model.kv_auto"
 local kv_bases = require "qeng.model.kv_bases"
 local kv_types = require "qeng.model.kv_types"
@@ -101,8 +102,7 @@ end
 -- quality.document, watch = function(d)}
 function quality.run(model, text, types, out, opt)
   local all, bos = perplexity.ids(model.tokenizer, text)
-  local weights = model.embedding_hash or model.parameters[1].tensor:hash()
-  local documents = {}
+  local weights, documents = digest.of_weights(model), {}
   for d, window in ipairs(capture.windows(all, opt.tokens, opt.documents)) do
     local ids = window.ids
     if bos then ids[1] = bos end

@@ -10,6 +10,7 @@ local q = require "qeng.core"
 local quantized = require "qeng.gguf.quantized"
 local settings = require "qeng.wizard.settings"
 local types = require "qeng.gguf.types"
+local word = require "qeng.console.word"
 
 local export = {}
 
@@ -75,8 +76,8 @@ end
 
 -- Says what serves the result, each time.
 function export.serve(run)
-  local commands, file = { "qeng recipes/serve.lua --model " .. merged(run) }, run.found.export.file
-  if file then commands[2] = "qeng recipes/serve.lua --model " .. run:at(file) end
+  local commands, file = { "qeng recipes/serve.lua --model " .. word(merged(run)) }, run.found.export.file
+  if file then commands[2] = "qeng recipes/serve.lua --model " .. word(run:at(file)) end
   for _, command in ipairs(commands) do run:say("to serve it: " .. command) end
   if run.found.merge.drafts then run:say "--draft mtp: the model's own head guesses ahead; the text is the same" end
   if run.opt.try then try(run) end

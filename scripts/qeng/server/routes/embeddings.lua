@@ -5,6 +5,7 @@
 local ffi = require "ffi"
 
 local look = require "qeng.model.look"
+local lora = require "qeng.model.lora"
 local problem = require "qeng.server.problem"
 local q = require "qeng.core"
 
@@ -16,10 +17,18 @@ local function pooling(model)
   return says.pooling_mode_lasttoken and "last" or says.pooling_mode_cls_token and "first" or "mean"
 end
 
+-- model:hidden under an adapter that a request names, or nil: under the model's own.
+local function hidden(model, adapter, ids)
+  if not adapter then return model:hidden(ids) end
+  local layers = {}
+  for i, layer in ipairs(model.linears) do layers[i] = adapter.layers[layer.name] or false end
+  return lora.with(model, layers, model.hidden, model, ids)
+end
+
 -- The embedding of token ids, an array of `size` numbers.
-local function embed(model, how, ids, size)
+local function embed(model, adapter, how, ids, size)
   return q.no_grad(q.scope, function()
-    local states = model:hidden(ids):to("f32")
+    local states = hidden(model, adapter, ids):to("f32")
     local pooled = how == "mean" and states:mean(1) or states[how == "last" and -1 or 0]
     if size then pooled = pooled:slice(-1, 0, size) end
     return (pooled / (pooled:norm() + 1e-12)):compute():table()
@@ -66,24 +75,24 @@ local function inputs(found, value, param)
 end
 
 -- Embeddings one after the other: between them the loop goes on with others.
-local function embed_all(call, found, list, size)
+local function embed_all(call, found, adapter, list, size)
   local model, all, tokens = found.model, {}, 0
   local how = pooling(model)
   for i, ids in ipairs(list) do
     if i > 1 then call:pause() end
-    all[i], tokens = embed(model, how, ids, size), tokens + #ids
+    all[i], tokens = embed(model, adapter, how, ids, size), tokens + #ids
   end
   return all, tokens
 end
 
 return function(server)
   server:route("POST", "/v1/embeddings", function(call, given)
-    local found = server:find(given.model)
-    local hidden = found.model.config.hidden
-    if given.dimensions and given.dimensions > hidden then
-      problem.raise(400, ("Invalid value for 'dimensions': the model has %d."):format(hidden), "dimensions")
+    local found, adapter = server:find(given.model)
+    local size = found.model.config.hidden
+    if given.dimensions and given.dimensions > size then
+      problem.raise(400, ("Invalid value for 'dimensions': the model has %d."):format(size), "dimensions")
     end
-    local all, tokens = embed_all(call, found, inputs(found, given.input, "input"), given.dimensions)
+    local all, tokens = embed_all(call, found, adapter, inputs(found, given.input, "input"), given.dimensions)
     local data = {}
     for i, values in ipairs(all) do
       data[i] = { object = "embedding", index = i - 1,
@@ -99,10 +108,10 @@ return function(server)
     { "dimensions", "integer", min = 1 }, { "user", "string", unused = true } } })
 
   server:route("POST", "/v1/rerank", function(call, given)
-    local found = server:find(given.model)
+    local found, adapter = server:find(given.model)
     local list = inputs(found, given.documents, "documents")
     table.insert(list, 1, inputs(found, given.query, "query")[1])
-    local all, tokens = embed_all(call, found, list)
+    local all, tokens = embed_all(call, found, adapter, list)
     local results = {}
     for i = 2, #all do
       local score = 0
