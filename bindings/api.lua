@@ -190,6 +190,7 @@ function Tensor:view() end
 function Tensor:free() end
 ---@return Runtime  where it lies
 function Tensor:runtime() end
+---Of what was computed from a tensor that requires one: Error("state") before backward.
 ---@param on? boolean  sets whether gradients are kept, of a tensor of floats; without it, asks
 ---@param gradient? "f32"|"bf16"  its dtype, f32 if it is new; bf16: of a bf16 matrix that q.linear alone reads
 ---@return boolean
@@ -216,7 +217,7 @@ function Tensor:label(label) end
 ---as 1.
 ---
 ---An expression has the values that its operands had when it was made. Only one that was a step of another, and whose
----operand has been written to since, is Error("state") when it is read: :compute() it before.
+---operand has been written to since, is Error("state") when it is read or made part of a third: :compute() it before.
 ---@return Tensor  itself
 function Tensor:compute() end
 ---Whether nothing has read it yet.

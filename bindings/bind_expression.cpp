@@ -88,7 +88,7 @@ int set(Call& call) {
   const auto [values, number] = operand(call, 2);
   Tape& tape = tape_of(call, x);
   if (tape.recording() &&
-      (x->tracked || (values && (values->pending ? values->pending->records : values->needs_grad()))))
+      (tape.flows(*x) || (values && (values->pending ? values->pending->records : values->needs_grad()))))
     fail("state",
          "set: gradients flow through this tensor or its new values, and would be lost: make them, and call set, in a "
          "function given to q.no_grad");

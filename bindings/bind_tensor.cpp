@@ -197,6 +197,9 @@ int free(Call& call) {
 int requires_grad(Call& call) {
   TensorPtr x = lua::self_tensor(call);
   if (!call.has(1)) return call.push(x->requires_grad && !x->frozen);
+  if (call.arg<bool>(1) && tape_of(call, x).flows(*x))
+    fail("state", call.name, ": gradients flow through this tensor, ", shape_text(x->view),
+         ", to those that it was computed from: take its :clone(), or make it in a function given to q.no_grad");
   set_requires_grad(x, call.arg<bool>(1), call.arg<DType>(2, x->grad ? x->grad->view.dtype : DType::f32));
   return call.push(x->requires_grad);
 }

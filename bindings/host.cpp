@@ -125,10 +125,7 @@ void set_package_path(lua_State* L, const std::string& folder) {
 // os.exit, once nothing is queued on a device.
 int finish_and_exit(lua_State* L) {
   finish_runtimes();
-  lua_pushvalue(L, lua_upvalueindex(1));
-  lua_insert(L, 1);
-  lua_call(L, lua_gettop(L) - 1, 0);
-  return 0;
+  return lua_tocfunction(L, lua_upvalueindex(1))(L);  // in this frame, so that its errors say where
 }
 
 void watch_exit(lua_State* L) {

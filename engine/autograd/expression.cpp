@@ -59,6 +59,13 @@ ExpressionPtr leaf_of(const TensorPtr& x) {
   return leaf;
 }
 
+void check_fresh(const Tensor& x) {
+  if (x.pending && x.pending->stale)
+    fail("state", "this tensor, ", shape_text(x.view),
+         ", was a step of another expression, and one of its operands has been written to since: compute it before, "
+         "with :compute()");
+}
+
 ExpressionPtr expression_of(const Operand& operand) {
   if (operand.tensor) {
     if (!operand.tensor->pending) return leaf_of(operand.tensor);
@@ -94,6 +101,7 @@ TensorPtr pending_tensor(Tape& tape, std::shared_ptr<Expression> expression) {
   tensor->view.dtype = expression->dtype;
   for (const int64_t size : expression->shape) tensor->view.shape[tensor->view.rank++] = size;
   tensor->pending_on = &tape.device(), expression->tape = &tape;
+  expression->captured = tape.device().capturing();
   tensor->pending = std::move(expression);
   for (const Tensor* leaf : tensor->pending->leaves) tape.pending().add(tensor, *leaf);
   tape.device().set_pending(true);
@@ -116,11 +124,8 @@ bool by_kernel(Tape& tape, const Expression& root, const TensorPtr& y) {
 }
 
 void settle(const TensorPtr& x) {
+  check_fresh(*x);
   const ExpressionPtr root = x->pending;
-  if (root->stale)
-    fail("state", "this tensor, ", shape_text(x->view),
-         ", was a step of another expression, and one of its operands has been written to since: compute it before, "
-         "with :compute()");
   Device& device = *x->pending_on;
   if (!device.runtime()) fail("closed", "the runtime of a pending tensor is gone");
   Tape& tape = *root->tape;
@@ -149,9 +154,12 @@ void settle(const TensorPtr& x) {
 
 TensorPtr pointwise(Tape& tape, Fn fn, const std::vector<Operand>& given) {
   std::vector<Operand> operands = given;
-  for (const Operand& operand : operands)
-    if (operand.tensor && is_block(operand.tensor->view.dtype))
+  for (const Operand& operand : operands) {
+    if (!operand.tensor) continue;
+    check_fresh(*operand.tensor);
+    if (is_block(operand.tensor->view.dtype))
       fail("dtype", fn_name(fn), " of ", shape_text(operand.tensor->view), ": decode it first, with :to('f32')");
+  }
   auto made = std::make_shared<Expression>();
   made->fn = fn, made->shape = broadcast(fn, operands), made->dtype = result_of(fn, operands);
   if (made->shape.size() > kMaxRank) fail("shape", fn_name(fn), ": more than ", kMaxRank, " dimensions");
@@ -195,6 +203,7 @@ TensorPtr pointwise(Tape& tape, Fn fn, const std::vector<Operand>& given) {
 }
 
 TensorPtr sum(Tape& tape, const TensorPtr& given, const std::vector<int>& dims) {
+  check_fresh(*given);
   TensorPtr x = given;
   Shape kept = shape_of(*x), shape = kept;  // of the result; of x
   std::vector<bool> gone(shape.size(), false);
@@ -255,6 +264,7 @@ bool settle_into(const TensorPtr& pending, const TensorPtr& x) {
   values->tape = &tape, values->fn = Fn::max, values->args = {leaf_of(x), leaf_of(x)};  // and no gradient
   values->shape = root->shape, values->dtype = root->dtype, values->nodes = 3, values->leaves = {x.get()};
   values->used = true;  // it may have been a temporary
+  values->captured = tape.device().capturing();
   pending->pending = std::move(values);
   tape.pending().add(pending, *x);
   tape.device().set_pending(true);
@@ -270,7 +280,7 @@ void settle_readers(Tape& tape, const View* written) {
   for (const TensorPtr& each : written ? tape.pending().near(*written) : tape.pending().all()) {
     if (!each->pending || (written && !reads(*each->pending, *written))) continue;
     if (each->pending->used)
-      each->pending->stale = true;
+      each->pending->stale = written || each->pending->captured;
     else
       readers.push_back(each);
   }

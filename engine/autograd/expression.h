@@ -5,7 +5,7 @@
 //
 // A pending tensor has the values that its operands had when it was made: before an operand is written to, what is
 // pending of it is computed. Those that were but a step of another expression are not (they may have been temporaries);
-// reading one of them later is Error("state").
+// reading one of them later, or making another expression of it, is Error("state").
 #pragma once
 #include <memory>
 #include <vector>
@@ -30,6 +30,7 @@ struct Expression {
   mutable bool used = false;                  // it is part of another one
   mutable std::weak_ptr<Tensor> made, inner;  // what has its values: rounded, or as part of another expression
   mutable bool stale = false;                 // an operand has other values now
+  bool captured = false;                      // made while a program was captured
 };
 using ExpressionPtr = std::shared_ptr<const Expression>;
 
@@ -57,7 +58,8 @@ bool settle_into(const TensorPtr& pending, const TensorPtr& x);
 // Computes all that is pending, also steps of other expressions.
 void settle_pending(Tape& tape);
 
-// Computes what is pending and reads this memory, or with null everything, but steps of other expressions.
+// Computes what is pending and reads this memory, or with null everything, but steps of other expressions. Those are
+// stale then; with null, those that were made in the program whose capture ends.
 void settle_readers(Tape& tape, const View* written);
 
 }  // namespace qeng

@@ -206,6 +206,7 @@ void compute(Tape& tape, const Expression& root, const TensorPtr& y) {
       later.push_back({make_tensor(device, shape_of(whole), DType::f32), to, target.acc});
       grad.out.push_back({later.back().whole->view, node, false});
     }
+    if (grad.out.empty()) return;  // all of them are frozen
     device.run(grad);
     for (const Later& each : later) sum_to(device, each.whole->view, each.to, each.acc);
   });

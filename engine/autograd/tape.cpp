@@ -150,6 +150,7 @@ class Tape::Checked : public OpListener {
 };
 
 void Tape::play_back(std::vector<Record>& records, bool outer) {
+  Parameters own, all = frozen_;  // of the record; with those that are frozen around
   while (!records.empty()) {
     Record record = std::move(records.back());
     records.pop_back();
@@ -158,7 +159,8 @@ void Tape::play_back(std::vector<Record>& records, bool outer) {
     for (const TensorPtr& output : record.outputs) reached |= output->grad != nullptr;
     if (!reached) continue;
     device_.set_label(record.label);
-    const Frozen frozen(*this, frozen_and(record.frozen));
+    if (record.frozen != own) own = record.frozen, all = frozen_and(own);
+    const Frozen frozen(*this, all);
     record.play();
     for (const TensorPtr& output : record.outputs) output->grad.reset();
   }

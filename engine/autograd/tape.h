@@ -21,6 +21,8 @@ class Tape {
   bool training() const { return training_; }
   // True where a function of these inputs has to record. Null pointers count as absent.
   bool wants(std::initializer_list<TensorPtr> inputs) const;
+  // Whether x was computed, in this part of the tape, from what requires a gradient.
+  bool flows(const Tensor& x) const { return x.tracked == part_; }
   // After the forward ops: marks outputs as tracked. play() finds the gradient of an output in output->grad and adds to
   // those of its inputs by gradient_of(input) or pass(input, gradient).
   void record(const std::vector<TensorPtr>& outputs, std::function<void()> play);

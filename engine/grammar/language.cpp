@@ -124,6 +124,7 @@ bool Language::accepts(std::string_view text, const std::function<void(size_t)>&
     }
     set = closed(next);
     looked(set.size() + 1);
+    if (set.empty()) break;  // nothing leads out of it
   }
   return final(set);
 }

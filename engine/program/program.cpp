@@ -122,6 +122,7 @@ void Program::plan(Captured& captured) {
   captured.buffers.clear();
   for (const auto& stream : captured.streams) copies_.push_back({stream, {}});
   give_memory(captured.tensors);
+  find_written();
 }
 
 // The buffers that outlive the capture get memory of the device. Whoever shows them, an op or a tensor, is told.
@@ -150,6 +151,26 @@ void Program::give_memory(const std::vector<std::weak_ptr<Tensor>>& tensors) {
     if (const TensorPtr tensor = weak.lock()) move(tensor->view);
 }
 
+// Without the arena, which nothing outside of the program reads.
+void Program::find_written() {
+  const View arena(arena_ ? arena_->data : nullptr, DType::u8, {static_cast<int64_t>(arena_bytes())});
+  std::vector<View> all;
+  for (const LabelledOp& labelled : ops_)
+    for_each_view(labelled.op, [&](const char*, const View& view, Access access) {
+      const View bytes(view.data, DType::u8, {static_cast<int64_t>(view.bytes())});
+      if (access != Access::read && !overlap(bytes, arena)) all.push_back(bytes);
+    });
+  std::sort(all.begin(), all.end(), [](const View& a, const View& b) { return a.as<char>() < b.as<char>(); });
+  for (const View& view : all) {
+    if (written_.empty() || !overlap(written_.back(), view)) {
+      written_.push_back(view);
+      continue;
+    }
+    View& last = written_.back();
+    last.shape[0] = std::max(last.shape[0], view.as<char>() - last.as<char>() + view.shape[0]);
+  }
+}
+
 // Its operations are set for the run.
 Program::Variant& Program::variant(int64_t trained) {
   std::vector<int64_t> rows;
@@ -162,6 +183,8 @@ Program::Variant& Program::variant(int64_t trained) {
 }
 
 void Program::run(int64_t trained) {
+  if (device_.pending())  // operations that are repeated do not ask before they write
+    for (const View& view : written_) device_.before_write(&view);
   Variant& variant = this->variant(trained);
   // Listeners see each operation. A device that records does so when all of them have run once, which makes it ready.
   if (variant.ran && !device_.listener()) {

@@ -46,6 +46,7 @@ class Program {
   Variant& variant(int64_t trained);
   void plan(Captured& captured);
   void give_memory(const std::vector<std::weak_ptr<Tensor>>& tensors);
+  void find_written();
   bool records() const;  // false where a stream has to see each run
   void record(Variant& variant);
   void run_each(Variant& variant);
@@ -55,6 +56,7 @@ class Program {
   std::vector<LabelledOp> ops_;
   std::vector<std::shared_ptr<Buffer>> kept_;
   std::shared_ptr<Buffer> arena_;
+  std::vector<View> written_;  // memory that it writes to, as bytes, but for the arena
   size_t temporaries_ = 0;
   bool checked_ =
       false;       // all of it has run to the end once: views do not change, so their shapes need no second check

@@ -210,6 +210,8 @@ void Shards::lay_out() {
 void Shards::begin(int present, bool first, bool last) {
   if (open_) fail("value", "ranks: a round begins before the one before has ended");
   device_.before_write(nullptr);
+  for (const Unit& unit : units_)
+    for (const Part& part : unit.parts) device_.before_write(&part.tensor->view);
   place(kNoUnit);
   if (!laid_out_) lay_out();
   round_ = {present, first, last};

@@ -118,6 +118,7 @@ class Device : public std::enable_shared_from_this<Device> {
     before_write_ = std::move(before_write);
   }
   void set_pending(bool on) { pending_ = on; }
+  bool pending() const { return pending_; }
   void before_write(const View* written) {
     if (pending_) before_write_(written);
   }

@@ -382,6 +382,7 @@ void set_requires_grad(const TensorPtr& x, bool on, DType gradient) {
     fail("dtype", "requires_grad: a gradient in ", dtype_name(gradient), " of ", shape_text(x->view),
          x->label.empty() ? "" : " " + x->label, "; it may be f32, or bf16 of a bf16 matrix");
   x->requires_grad = on, x->reached = false;
+  if (on) x->tracked = 0;
   if (!on)
     x->grad.reset();
   else if (!x->grad || x->grad->view.dtype != gradient)

@@ -92,7 +92,8 @@ void require_writable(const Tensor& x, const char* doing);
 inline bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
 
 // Allocates the zeroed gradient, or drops it. Error("dtype") for blocks and integers. gradient: f32, or bf16 for a bf16
-// matrix that linear layers alone read, whose products are then added to it in bf16.
+// matrix that linear layers alone read, whose products are then added to it in bf16. Not while gradients flow through x
+// (Tape::flows).
 void set_requires_grad(const TensorPtr& x, bool on, DType gradient = DType::f32);
 
 }  // namespace qeng

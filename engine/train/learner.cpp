@@ -60,6 +60,7 @@ class LatentLearner : public WeightLearner {
  public:
   explicit LatentLearner(const TensorPtr& latent) : latent_(latent) {}
   void learn(Tape& tape, const View& dy, const View& x) override {
+    if (!latent_->needs_grad()) return;
     const Tape::Target target = tape.gradient_of(latent_);
     tape.device().run(Matmul{.a = dy, .b = x, .c = target.view, .trans_a = true, .acc = target.acc});
   }

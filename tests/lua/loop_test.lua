@@ -72,6 +72,25 @@ for _, kind in ipairs { "adamw", "lion" } do
   assert(averaged(kind, kind, true) == averaged(kind .. " whole", kind), kind .. ": what is kept has other bits")
 end
 
+-- States are called by the optimizer's order, whatever that of `parameters` is.
+local function swapped(name, order, resume, stop)
+  local all = { a = q.tensor { 1, 1 }, b = q.tensor { 2, 2 } }
+  for _, tensor in pairs(all) do tensor:requires_grad(true) end
+  local optimizer, parameters = q.adamw({ all.a, all.b }, { lr = 0.1 }), {}
+  for i, each in ipairs(order) do parameters[i] = { name = each, tensor = all[each] } end
+  local run = q.loop { out = scratch.at(name), steps = 5, optimizer = optimizer, parameters = parameters,
+    resume = resume }
+  for step in run:steps() do
+    (all.a * all.a * 5 + all.b):sum():backward()
+    optimizer:step()
+    if step + 1 == stop then ffi.C.raise(2) end
+    run:log {}
+  end
+  return all.a:hash() .. all.b:hash()
+end
+assert(not pcall(swapped, "swapped", { "b", "a" }, false, 3))
+assert(swapped("swapped", { "a", "b" }, true) == swapped("in order", { "a", "b" }), "moments went to another parameter")
+
 local one = q.zeros { 1 }
 one:requires_grad(true)
 local parameters = { { name = "w", tensor = one } }

@@ -226,8 +226,11 @@ do
   local model = q.onebit.random(values, { rule = "latent", seed = 5 })
   model:trainable()
   model:loss(micro_batch):backward()
-  local layer = model.linears[3]
-  local got = model.latents[3].tensor:grad():table()
+  local layer, latent = model.linears[3], model.latents[3].tensor
+  local got = latent:grad():table()
+  latent:grad():fill(0)
+  q.freeze({ latent }, function() model:loss(micro_batch):backward() end)
+  assert(latent:grad():norm():item() == 0 and latent:requires_grad())
   for _, each in ipairs(model.linears) do
     each.weight = each.weight:to "f32"
     each.weight:requires_grad(true)

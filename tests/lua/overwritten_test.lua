@@ -33,6 +33,27 @@ for _, write in ipairs {
   end
 end
 
+-- Nor by a program, whichever run it is. A step of another expression is refused then, also as a part of a third one.
+local v = q.tensor { 4, 4 }
+local program = q.capture(function() v:set(v - 1) end)
+for n = 4, 2, -1 do
+  local unread, step = v * v, v * 2
+  local whole = step + 1
+  program:run()
+  assert(v:at(0) == n - 1 and unread:at(0) == n * n and whole:at(0) == 2 * n + 1)
+  for _, read in ipairs { step.table, step.sum, step.exp } do refused("was a step of another", read, step) end
+end
+-- Not of what is not written to, where an optimizer's program is captured as well.
+w:grad():fill(0)
+local first = q.adamw_state { w }
+local doubles = v * 2
+local of_w = w * 1
+local cost = (of_w + doubles):sum()
+cost:backward()
+first:step { lr = 0.1 }
+assert((doubles + 1):at(0) == 3)
+refused("was a step of another", of_w.exp, of_w)
+
 -- Not of a group that is not stepped.
 local moved, stays = q.zeros { 2 }, q.randn { 2 }
 moved:requires_grad(true)

@@ -106,8 +106,12 @@ end
 equal(post("/v1/chat/completions", broken '{"x": ', 400).error.param, "messages[1].tool_calls[0].function.arguments",
   "arguments that are cut off")
 post("/v1/chat/completions", broken "")
-equal(post("/v1/chat/completions", "[" .. ("[],"):rep(5e5) .. "1]", 400).error.message:match "more than .*",
-  "more than 500000 arrays and objects", "a body of many tables")
+equal(post("/v1/chat/completions", "[" .. ("[],"):rep(5e5) .. "1]", 400).error.message,
+  "The body is too large: json: more than 500000 arrays and objects", "a body of many tables")
+local many = broken(('{"x":[%s1]}'):format(("[],"):rep(3e5)))
+table.insert(many.messages, many.messages[2])
+equal(post("/v1/chat/completions", many, 400).error.message:match "the arguments of.*",
+  "the arguments of all calls have too many parts.", "calls of many tables")
 equal(post("/apply-template", { messages = { hello[1], { role = "assistant", content = "", reasoning_content = 5 } } },
   400).error.param, "messages", "a field of another type")
 local cut = post("/v1/responses", ('{"model":"tools","input":"hi","max_output_tokens":40,"tool_choice":"required",'

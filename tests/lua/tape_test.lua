@@ -69,6 +69,9 @@ w:grad():fill(0)
 local loss = (w * b):sum():compute()
 q.freeze({ w }, loss.backward, loss)
 assert(text(w:grad()) == "0 0 0" and text(b:grad()) == "1 2 3" and w:requires_grad())
+local alone = (w * w):sum():compute()
+q.freeze({ w }, alone.backward, alone)
+assert(text(w:grad()) == "0 0 0")
 refused("value", "depends on no tensor", function() q.freeze({ w }, function() return w * 2 end):sum():backward() end)
 
 -- A gradient does not end unseen at what was made before an earlier backward.
@@ -78,6 +81,28 @@ refused("state", "before an earlier backward", gradient, w, trunk * 3)
 refused("state", "before an earlier backward", gradient, w, q.checkpoint("old", both, trunk))
 assert(gradient(w, trunk:clone() * w) == "1 4 9")
 assert(gradient(w, w * w) == "2 4 6")
+
+-- Nor at one that is to be a parameter: one of an earlier part can be, and a constant afterwards, and be written to.
+local made = (w * 2):compute()
+refused("state", "take its :clone()", made.requires_grad, made, true)
+assert(gradient(w, made * made) == "8 16 24")
+made:requires_grad(true)
+assert(gradient(w, q.freeze({ made }, function() return made * w end)) == "2 4 6" and text(made:grad()) == "0 0 0")
+assert(gradient(w, made * w) == "2 4 6" and text(made:grad()) == "1 2 3")
+made:requires_grad(false)
+assert(gradient(w, made * w) == "2 4 6")
+trunk:set(0)
+
+-- Gradients are summed in the order of what was computed, wherever it lies in memory.
+local memory = { q.zeros { 1 }, q.zeros { 1 }, q.zeros { 1 }, q.zeros { 1 } }
+for _, order in ipairs { { 1, 2, 3, 4 }, { 4, 3, 2, 1 }, { 4, 1, 2, 3 }, { 1, 4, 3, 2 } } do
+  local one, y = memory[order[4]]:fill(1), {}
+  one:requires_grad(true)
+  for i, value in ipairs { 1e8, -1e8, 1 } do y[i] = one * memory[order[i]]:fill(value) end
+  q.capture(q.zeros, { 1 })  -- which computes what is pending
+  assert(gradient(one, y[1] + y[2] + y[3]) == "0")
+  one:requires_grad(false)
+end
 
 -- No gradient flows through integers.
 assert(gradient(w, w:to "i32" * w) == "1 2 3")

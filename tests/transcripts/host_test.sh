@@ -30,6 +30,7 @@ command="$QENG -e 'print(q.version, ...)' a b" check "-e" 0 '^[0-9.]+	a	b$'
 command="$QENG -e 'print(#arg, arg[1])' a b" check "arg with -e" 0 '^2	a$'
 command="$QENG -e 'print(#arg)' \$(seq 9000)" check "too many words" 2 'has 9000 words, more than a recipe can be given'
 command="$QENG -e 'os.exit(7)'" check "os.exit" 7
+command="$QENG -e 'os.exit(\"a\")'" check "os.exit says where" 1 'qeng: -e:1: bad argument #1 to .exit. .number expected, got string'
 
 # ---- recipes
 mkdir -p recipes/lib

@@ -211,7 +211,7 @@ kill -USR2 "$(pgrep -P $job)"
 status=0
 wait $job || status=$?
 [[ $status == 140 ]] && grep -q "stopped after step .*go on with --resume" "$dir/log" || fail "SIGUSR2 to mpirun: status $status: $(cat "$dir/log")"
-grep -q "note: mpirun kills its ranks a second after Ctrl-C: stop it by kill -USR2 PID" "$dir/log" || fail "no note of Ctrl-C: $(cat "$dir/log")"
+grep -q "note: mpirun kills its ranks two seconds after Ctrl-C: stop it by kill -USR2 PID" "$dir/log" || fail "no note of Ctrl-C: $(cat "$dir/log")"
 
 # An error of one rank, and of all.
 says() {  # STATUS PATTERN RANKS COMMAND...

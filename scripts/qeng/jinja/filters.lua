@@ -23,7 +23,7 @@ end
 -- The items of a value, for a filter that goes through all of them.
 local function iterate(v)
   local items = values.iterate(v)
-  limits.look(#items)
+  limits.look(#items * 5)  -- each is given to a function
   return items
 end
 -- An item of them. Long text counts by its length.

@@ -28,7 +28,7 @@ local steps_to_look = 50  -- asking for the size of the heap at each step made r
 local function joined(a, b, make)
   limits.room_for_list(#a + #b)
   local out, count = values.copied(a), #a
-  limits.look(#b)
+  limits.look(#b / 10)
   for i = 1, #b do out[count + i] = b[i] end
   return make(out)
 end

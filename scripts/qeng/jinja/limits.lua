@@ -39,7 +39,7 @@ function limits.collected(write)
   local parts, size = {}, 0
   write(function(text)
     size = size + #text + 16  -- a piece is held too
-    limits.look(1)
+    limits.look(3)
     limits.room_for_string(size)
     parts[#parts + 1] = text
   end)

@@ -130,7 +130,7 @@ end
 
 -- The items of a list in a table of their own.
 function values.copied(items)
-  limits.look(#items)
+  limits.look(#items / 10)
   local out = {}
   for i = 1, #items do out[i] = items[i] end
   return out

@@ -44,7 +44,9 @@ local function measured(model)
       end
     end
   end
-  local seen = model:activations({ unpack(ids, 1, math.min(tokens, #ids, model.config.max_position)) }, places)
+  local read = {}
+  for i = 1, math.min(tokens, #ids, model.config.max_position) do read[i] = ids[i] end
+  local seen = model:activations(read, places)
   for i, one in ipairs(list) do
     one.query, one.key = seen[places[2 * i - 1]]:to("f32"):compute(), seen[places[2 * i]]:to("f32"):compute()
   end

@@ -22,7 +22,11 @@ end
 local function decoded(self, opt)
   opt.most = most_tables
   local value, why = q.try(q.json.decode, self.event.body, opt)
-  if value == nil then problem.raise(400, "The body is not JSON: " .. why.message, nil, "invalid_json") end
+  if value == nil and why.message:find("arrays and objects", 1, true) then
+    problem.raise(400, "The body is too large: " .. why.message, nil, "too_large")
+  elseif value == nil then
+    problem.raise(400, "The body is not JSON: " .. why.message, nil, "invalid_json")
+  end
   return value
 end
 

@@ -28,11 +28,12 @@ end
 
 -- The arguments of a call, of the text that they are; nil where that is no JSON object, or one of too many parts.
 function messages.arguments(text)
-  local value = q.try(q.json.decode, text, { ordered = true, exact = true, most = 100000 })
+  local value = q.try(q.json.decode, text, { ordered = true, exact = true, most = 500000 })
   return fields.type_of(value) == "object" and value or nil
 end
 
-local function check_calls(calls, name)
+-- room: how many arrays and objects the arguments may still have, which are decoded and kept. Returns what is left.
+local function check_calls(calls, name, room)
   if fields.type_of(calls) ~= "array" then bad(name, "expected a list") end
   for i, call in ipairs(calls) do
     local made = type(call) == "table" and call["function"]
@@ -42,14 +43,17 @@ local function check_calls(calls, name)
     if made.arguments ~= "" and not messages.arguments(made.arguments) then
       bad(("%s[%d].function.arguments"):format(name, i - 1), "expected the text of a JSON object")
     end
+    room = room - select(2, made.arguments:gsub("[%[{]", "%0"))
+    if room < 0 then bad(name, "the arguments of all calls have too many parts") end
   end
+  return room
 end
 
 -- list: of the decoded body, with keys in order. Each message is checked, its content made a text, "developer" a system
 -- message.
 function messages.read(list)
   if fields.type_of(list) ~= "array" or #list == 0 then bad("messages", "expected a list of at least one message") end
-  local read = {}
+  local read, room = {}, 500000
   for i, message in ipairs(list) do
     local name = ("messages[%d]"):format(i - 1)
     if fields.type_of(message) ~= "object" then bad(name, "expected an object") end
@@ -60,7 +64,7 @@ function messages.read(list)
     end
     made.content = messages.text(message.content, name .. ".content")
     if made.role == "developer" then made.role = "system" end
-    if made.tool_calls then check_calls(made.tool_calls, name .. ".tool_calls") end
+    if made.tool_calls then room = check_calls(made.tool_calls, name .. ".tool_calls", room) end
     if not made.content then
       if made.role ~= "assistant" or not made.tool_calls then
         problem.raise(400, ("Missing required parameter: '%s.content'."):format(name), name .. ".content")

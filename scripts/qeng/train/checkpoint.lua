@@ -86,14 +86,17 @@ end
 
 checkpoint.fill = require "qeng.optim.fill"
 
--- The names of the parameters that an optimizer trains, as its states are called; others are kept beside them.
+-- The names of the parameters that an optimizer trains, in its order, as its states are called; others are kept beside
+-- them.
 function checkpoint.trained(parameters, optimizer)
   local names = {}
-  for _, parameter in ipairs(parameters) do
-    local trained = not optimizer.tensors  -- one that does not say what it trains: all
-    for _, tensor in ipairs(optimizer.tensors or {}) do trained = trained or tensor == parameter.tensor end
-    names[#names + 1] = trained and parameter.name or nil
+  local function add(tensor)
+    for _, parameter in ipairs(parameters) do
+      if not tensor or parameter.tensor == tensor then names[#names + 1] = parameter.name end
+    end
   end
+  if not optimizer.tensors then add() end  -- one that does not say what it trains: all
+  for _, tensor in ipairs(optimizer.tensors or {}) do add(tensor) end
   return names
 end
 

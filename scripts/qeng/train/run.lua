@@ -70,8 +70,7 @@ local function check_ranks(self, own_loop)
       :format(opt.accumulate, size, size - opt.accumulate % size))
   end
   if kills_soon() then
-    self.speak:say("note: mpirun kills its ranks a second after Ctrl-C: stop it by kill -USR2 PID, or set "
-      .. "OMPI_MCA_odls_base_sigkill_timeout=600 before")
+    self.speak:say "note: mpirun kills its ranks two seconds after Ctrl-C: stop it by kill -USR2 PID of mpirun"
   end
 end
 

@@ -47,7 +47,8 @@ function standing.restore(run, own)
   return found
 end
 
--- Refuses ranks that were not started alike, or read other weights or data.
+-- Refuses ranks that were not started alike, or read other weights or data. Weights that ranks share out are not
+-- compared: none has all of them.
 local function check_ranks(run)
   local others, model = { resume = run.opt.resume }, run.model
   for name, value in pairs(run.fixed) do others[name] = value end
