@@ -374,8 +374,8 @@ local function room(plan, opt)
   return whole - plan.process, plan.process
 end
 
--- The devices that are planned for, and the first one's times are the plan's: a machine of the table, or those that are
--- here, the one of a name first; and one of which only the bandwidth is given.
+-- Where the plan may fit: a machine of the table, or the devices that are here, first the one of `name`, whose times the
+-- plan has. And that one; nothing is known of it where only its bandwidth is given.
 local function devices_of(opt, machine, name)
   local list = machine and { { name = opt.machine, description = machine.description, memory = machine.memory,
     one_memory = machine.one_memory } } or q.devices()
