@@ -374,8 +374,8 @@ local function room(plan, opt)
   return whole - plan.process, plan.process
 end
 
--- Where the plan may fit: a machine of the table, or the devices that are here, first the one of `name`, whose times the
--- plan has. And that one; nothing is known of it where only its bandwidth is given.
+-- Where the plan may fit: a machine of the table, or the devices that are here, first the one of `name`, whose times
+-- the plan has. And that one; nothing is known of it where only its bandwidth is given.
 local function devices_of(opt, machine, name)
   local list = machine and { { name = opt.machine, description = machine.description, memory = machine.memory,
     one_memory = machine.one_memory } } or q.devices()
